@@ -1,0 +1,5 @@
+"""``python -m eroica``."""
+
+from eroica.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Faces for coding assistants: MCP server, skill, installers."""

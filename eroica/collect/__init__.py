@@ -1,0 +1,1 @@
+"""What touches a training process: the hook inside it, the gatherers outside it."""

@@ -1,0 +1,1 @@
+"""map(files) -> patterns on this machine's cores or on a cluster."""

@@ -1,0 +1,1 @@
+"""Causes and evidence -> a diagnosis whose every claim cites a finding."""

@@ -1,0 +1,1 @@
+"""Causes -> patches, checked and rehearsed."""

@@ -1,0 +1,1 @@
+"""All ranks' patterns and evidence -> findings and ranked causes."""

@@ -1,0 +1,1 @@
+"""Files that PyTorch and its helpers wrote -> columns and records, with warnings."""

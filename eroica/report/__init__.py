@@ -1,0 +1,1 @@
+"""An incident for people: terminal, Markdown, HTML."""

@@ -1,0 +1,1 @@
+"""Patches -> a person's decisions, applied and undoable."""

@@ -1,0 +1,1 @@
+"""Clusters with planted faults, whose answer is known."""

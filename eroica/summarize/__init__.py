@@ -1,0 +1,1 @@
+"""One rank's columns -> its patterns (beta, mu, sigma)."""

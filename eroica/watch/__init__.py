@@ -1,0 +1,1 @@
+"""The agent: watches a live job and runs the chain on it."""

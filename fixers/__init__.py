@@ -1,0 +1,1 @@
+"""Fixers: one module each, holding its documentation, its examples and its edit."""

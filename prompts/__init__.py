@@ -1,0 +1,1 @@
+"""Prompt templates: flat jinja2 files, rendered with StrictUndefined by eroica.explain."""
