@@ -1,0 +1,33 @@
+# The same few words people and CI use. Everything lives in .venv; .venv/.ready is its stamp.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test unit check format cases docs clean
+
+demo: $(VENV)/.ready ## a real job with a real fault: watched, diagnosed, explained, patched
+	$(BIN)/eroica demo --yes
+
+test: $(VENV)/.ready ## all tests
+	$(BIN)/python -m pytest
+
+unit: $(VENV)/.ready ## the tests that start no training job
+	$(BIN)/python -m pytest -m "not job"
+
+check: $(VENV)/.ready ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/.ready: pyproject.toml constraints-dev.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check torch -c constraints-dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,mcp,torch]' -c constraints-dev.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,59 @@
+"""The command line: builds the app and prints every error in one place."""
+
+import os
+import sys
+
+import typer
+
+from eroica.commands import assist, diagnosing, fixing, incidents, jobs, tools
+from eroica.errors import EroicaError
+
+app = typer.Typer(
+    name="eroica",
+    help="Troubleshoot distributed PyTorch training: which rank, which function, why, the patch.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for room in (jobs, diagnosing, fixing, incidents, assist, tools):
+    room.register(app)
+
+
+def main() -> None:
+    """Run one command; errors for the user go to stderr with their exit code, no traceback."""
+    try:
+        status = app(standalone_mode=False)
+    except EroicaError as error:
+        _fail(str(error), error.exit_code)
+    except typer.Abort:
+        _fail("stopped", 130)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader went away (eroica list | head): not an error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        if hasattr(error, "exit_code") and hasattr(error, "show"):  # typer's usage errors
+            error.show()
+            sys.exit(error.exit_code)
+        if os.environ.get("EROICA_DEBUG"):
+            raise
+        _fail(
+            f"an error in eroica itself: {type(error).__name__}: {error}\n"
+            "nothing was written to your project\n"
+            "EROICA_DEBUG=1 shows where; please report it with that",
+            3,
+        )
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str, code: int) -> None:
+    first, *rest = message.splitlines() or [""]
+    sys.stderr.write("\n".join([f"eroica: {first}", *(f"        {line}" for line in rest)]) + "\n")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""``eroica diagnose`` and ``eroica compare``: from evidence to a verdict."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eroica.commands import output
+from eroica.incident import IncidentFolder
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print incident.json and nothing else.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(diagnose)
+
+
+def diagnose(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Trace folders or files, dumps, stacks, logs, or an incident."),
+    ] = None,
+    pid: Annotated[int | None, typer.Option(help="A rank of a job running on this host.")] = None,
+    job: Annotated[bool, typer.Option("--job", help="The job running on this host.")] = False,
+    as_json: JsonOption = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Ask the configured model.")] = False,
+    model: Annotated[str | None, typer.Option(help="openai:NAME, replay:FILE ...")] = None,
+    baseline: Annotated[
+        list[Path] | None, typer.Option(help="The same job when it was healthy.")
+    ] = None,
+    source: Annotated[Path | None, typer.Option(help="The job's source folder.")] = None,
+    perfetto: Annotated[Path | None, typer.Option(help="Write a small trace to look at.")] = None,
+    engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit 1 when a cause was found.")
+    ] = False,
+) -> int:
+    """Say what is wrong with a job, from its files or while it runs.
+
+    Example: eroica diagnose traces/
+    """
+    from eroica import pipeline
+
+    with output.progress() as show:
+        if pid is not None or job:
+            folder = pipeline.conclude(pipeline.gather_pid(pid, progress=show), progress=show)
+        else:
+            folder = pipeline.diagnose_paths(
+                resolve(paths),
+                baseline=baseline or (),
+                engine=engine,
+                source_root=source,
+                progress=show,
+            )
+        if explain or model:
+            from eroica.commands.asking import explain_with_model
+
+            explain_with_model(folder, model, progress=show, quiet=as_json)
+    if perfetto is not None:
+        from eroica.report.perfetto import write_perfetto
+
+        write_perfetto(folder, resolve(paths) if paths else [], perfetto)
+    show_verdict(folder, as_json=as_json)
+    return int(exit_code and bool(folder.read_incident().causes))
+
+
+def resolve(paths: list[Path] | None) -> list[Path]:
+    """Turn what was typed into paths: an incident's id stands for its folder."""
+    from eroica import incident
+    from eroica.errors import InputError
+
+    if not paths:
+        raise InputError(
+            "nothing to diagnose was named",
+            "expected trace folders, dumps, logs, an incident, --pid or --job",
+            "eroica diagnose traces/, or eroica run -- torchrun ... to watch a job",
+        )
+    known = incident.list_folders()
+    return [path if path.exists() else _incident_or(path, known) for path in paths]
+
+
+def _incident_or(path: Path, known: list[IncidentFolder]) -> Path:
+    named = [folder.path for folder in known if str(path) and str(path) in folder.id]
+    return named[0] if len(named) == 1 else path
+
+
+def show_verdict(folder: IncidentFolder, *, as_json: bool, patches: bool = True) -> None:
+    """Print the incident: its JSON, or the verdict with the next commands."""
+    if as_json:
+        output.print_bytes(folder.incident_bytes())
+        return
+    from eroica.report import terminal
+
+    console = output.stdout()
+    incident = folder.read_incident()
+    terminal.print_incident(console, incident, folder.read_diagnoses())
+    commands = []
+    if incident.causes and incident.causes[0].action == "patch" and patches:
+        commands.append((f"eroica fix {folder.id}", "a patch for it"))
+    commands.append((f"eroica report {folder.id}", "for people who were not here"))
+    if incident.causes:
+        commands.append((f"eroica prompt {folder.id}", "the evidence as text for an assistant"))
+    terminal.print_next(console, commands)

@@ -1,0 +1,229 @@
+"""An incident in the terminal: the answer first, evidence under it, the next command last."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from eroica import units
+from eroica.records import Breakdown, Cause, Diagnosis, Finding, Incident, Patch, Place, RankRow
+
+STYLES = {
+    "stuck": "bold red",
+    "failed": "bold red",
+    "slow": "bold yellow",
+    "healthy": "bold green",
+    "unknown": "bold blue",
+}
+LABEL_STYLES = {"safe": "green", "review": "yellow", "display-only": "dim"}
+INDENT = 8
+
+
+def print_incident(
+    console: Console, incident: Incident, diagnoses: Sequence[Diagnosis] = (), *, evidence: int = 6
+) -> None:
+    """Print the verdict: headline, places, tables, evidence, what was not seen."""
+    first = incident.causes[0] if incident.causes else None
+    _print_headline(console, incident, first)
+    if first is not None:
+        _print_cause(console, first)
+    if incident.deadline_ns is not None and incident.symptom == "stuck":
+        left = units.duration(incident.deadline_ns)
+        _line(console, f"the collective time-out will end the job in {left}")
+    for other in incident.causes[1:]:
+        _print_other(console, other)
+    if incident.ranks_table:
+        console.print(Padding(_ranks_table(incident.ranks_table, first), (1, 0, 0, 2)))
+    elif incident.breakdown and first is not None:
+        _print_breakdown(console, incident.breakdown, first)
+    _print_explanation(console, diagnoses)
+    _print_evidence(console, incident.findings, first, evidence)
+    for sentence in incident.not_seen:
+        _labelled(console, "not seen", sentence)
+    for warning in incident.warnings:
+        where = f"{warning.file}: " if warning.file else ""
+        _labelled(console, "warning", f"{where}{warning.what}")
+
+
+def print_patch(console: Console, patch: Patch) -> None:
+    """Print one candidate patch: title, label, why, diff, gates that failed, rehearsal."""
+    console.print()
+    title = Text("PATCH", style="bold cyan")
+    title.append(f"   {patch.title}", style="bold")
+    title.append(f"   {patch.source}   label: ", style="dim")
+    title.append(patch.label, style=LABEL_STYLES[patch.label])
+    console.print(title, soft_wrap=True)
+    for text in (patch.why, patch.behaviour):
+        if text:
+            _line(console, text)
+    print_diff(console, patch.diff)
+    for gate in patch.gates:
+        if not gate.passed:
+            _labelled(console, "refused", f"{gate.name}: {gate.reason}")
+    if patch.rehearsal is not None:
+        _labelled(console, "rehearsal", f"{patch.rehearsal.verdict}: {patch.rehearsal.summary}")
+
+
+def print_diff(console: Console, diff: str) -> None:
+    """Print a unified diff; colors only where the console has them."""
+    visible = escape_hidden(diff)
+    if console.is_terminal and not console.no_color:
+        code = Syntax(visible, "diff", theme="ansi_dark", background_color="default")
+        console.print(Padding(code, (1, 0, 0, 2)))
+        return
+    console.print()
+    for line in visible.splitlines():
+        console.print(Text("  " + line), soft_wrap=True)
+
+
+def print_next(console: Console, commands: Iterable[tuple[str, str]]) -> None:
+    """Print the next commands with what each does."""
+    rows = list(commands)
+    if not rows:
+        return
+    console.print()
+    width = max(len(command) for command, _ in rows)
+    for number, (command, what) in enumerate(rows):
+        line = Text("next    " if number == 0 else " " * INDENT, style="bold")
+        line.append(command.ljust(width), style="cyan")
+        line.append(f"   {what}", style="dim")
+        console.print(line, soft_wrap=True)
+
+
+def escape_hidden(text: str) -> str:
+    """Show characters that could hide part of a text (control, bidi, zero width) as escapes."""
+    return "".join(
+        character
+        if character in "\n\t" or character.isprintable()
+        else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def place(where: Place) -> str:
+    """``train.py:28  save_checkpoint()`` as far as it is known."""
+    name = where.name if where.name.startswith("<") else f"{where.name}()"
+    if where.file is None:
+        return name
+    line = f":{where.line}" if where.line is not None else ""
+    return f"{where.file}{line}  {name}"
+
+
+def _print_headline(console: Console, incident: Incident, first: Cause | None) -> None:
+    line = Text(incident.symptom.upper().ljust(INDENT), style=STYLES[incident.symptom])
+    line.append(_clean(incident.headline or (first.summary if first else "")), style="bold")
+    if first is not None:
+        line.append(f"   confidence {first.confidence:.2f}", style="dim")
+    console.print(line, soft_wrap=True)
+
+
+def _print_cause(console: Console, cause: Cause) -> None:
+    about = cause.category
+    if cause.share is not None:
+        about += f", {units.share(cause.share)} of each step"
+    ranks = "all ranks" if cause.ranks == "all" else units.rank_phrase(cause.ranks)
+    hosts = f" on {', '.join(cause.hosts)}" if cause.hosts and cause.action == "drain" else ""
+    _line(console, f"{about}; {ranks}{hosts}")
+    for number, where in enumerate(cause.functions[:2]):
+        _line(console, ("" if number == 0 else "from ") + place(where))
+    if cause.advice:
+        _labelled(console, "do", cause.advice)
+
+
+def _print_other(console: Console, cause: Cause) -> None:
+    line = Text("also".ljust(INDENT), style="bold")
+    share = f", {units.share(cause.share)} of each step" if cause.share is not None else ""
+    where = f"  {place(cause.functions[0])}" if cause.functions else ""
+    line.append(_clean(f"{cause.id} {cause.category}{share}: {cause.summary}{where}"))
+    console.print(line, soft_wrap=True)
+
+
+def _ranks_table(rows: Sequence[RankRow], first: Cause | None) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    for name in ("rank", "last collective", "where its training thread is", "since", ""):
+        table.add_column(name, overflow="fold")
+    odd = set() if first is None or first.ranks == "all" else set(first.ranks)
+    for row in rows:
+        is_odd = bool(odd) and set(row.ranks) <= odd and len(rows) > 1
+        since = units.duration(row.since_ns) if row.since_ns is not None else ""
+        note = row.note or ("<- odd one out" if is_odd else "")
+        cells = [units.ranks(row.ranks), row.last_collective, row.place, since, note]
+        table.add_row(*(Text(_clean(cell)) for cell in cells), style="bold" if is_odd else None)
+    return table
+
+
+def _print_breakdown(console: Console, rows: Sequence[Breakdown], first: Cause) -> None:
+    odd = set() if first.ranks == "all" else set(first.ranks)
+    groups = [("the others", [row for row in rows if row.rank not in odd])]
+    if odd:
+        groups.insert(0, (units.rank_phrase(sorted(odd)), [r for r in rows if r.rank in odd]))
+    else:
+        groups = [("all ranks", list(rows))]
+    console.print()
+    for name, members in groups:
+        if not members:
+            continue
+        line = Text(f"  {name:<14}")
+        for label, style in _PARTS:
+            value = sum(getattr(row, label) for row in members) / len(members)
+            if value >= 0.01:
+                line.append(f" {label.replace('exposed_communication', 'exposed comm')} ")
+                line.append("█" * max(1, round(value * 30)), style=style)
+                line.append(f" {units.share(value)} ")
+        console.print(line, soft_wrap=True)
+
+
+_PARTS = (
+    ("data", "magenta"),
+    ("python", "yellow"),
+    ("compute", "green"),
+    ("memory", "cyan"),
+    ("exposed_communication", "blue"),
+    ("idle", "dim"),
+)
+
+
+def _print_explanation(console: Console, diagnoses: Sequence[Diagnosis]) -> None:
+    if not diagnoses:
+        return
+    first = diagnoses[0]
+    console.print()
+    _labelled(console, "why", first.summary)
+    for claim in first.claims:
+        cited = f"  [{', '.join(claim.citations)}]" if claim.citations else ""
+        mark = "" if claim.is_resolved else "  (not confirmed by the evidence)"
+        _line(console, f"- {claim.text}{cited}{mark}")
+    for note in first.notes:
+        _labelled(console, "note", note)
+
+
+def _print_evidence(
+    console: Console, findings: Sequence[Finding], first: Cause | None, limit: int
+) -> None:
+    cited = set(first.findings) if first is not None else set()
+    chosen = [finding for finding in findings if finding.id in cited] if cited else list(findings)
+    texts = [f"{finding.id} {finding.text}" for finding in chosen if finding.text]
+    if not texts:
+        return
+    console.print()
+    for number, text in enumerate(texts[:limit]):
+        _labelled(console, "evidence" if number == 0 else "", text)
+    if len(texts) > limit:
+        _labelled(console, "", f"and {len(texts) - limit} more in incident.json")
+
+
+def _labelled(console: Console, label: str, text: str) -> None:
+    line = Text(label.ljust(INDENT) + " ", style="dim")
+    line.append(_clean(text), style="not dim")
+    console.print(line, soft_wrap=not console.is_terminal)
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(Text(" " * INDENT + _clean(text)), soft_wrap=not console.is_terminal)
+
+
+def _clean(text: str) -> str:
+    return escape_hidden(text).replace("\n", " ")

@@ -1,0 +1,1 @@
+"""Small training jobs with real faults, for ``eroica demo``; each folder is one job."""
