@@ -69,6 +69,7 @@ class ProcessStacks(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time, where known."""
     rank: int | None = None
     """Where the source names the rank itself."""
+    warnings: tuple["Warning", ...] = ()
 
 
 class CollectiveEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +120,7 @@ class FlightRecord(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[CollectiveEntry, ...] = ()
     only_active: bool = False
     """The dump holds unfinished entries only, so there is no history in it."""
+    warnings: tuple["Warning", ...] = ()
 
 
 class ThreadState(msgspec.Struct, frozen=True, kw_only=True):

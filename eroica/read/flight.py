@@ -1,0 +1,305 @@
+"""Flight Recorder dumps (pickle or JSON, torch 2.2 to 2.13, NCCL and gloo) -> FlightRecord.
+
+Versions: torch 2.2 writes a bare list of entries; 1.4 (2.3) to 2.10 (2.13) a dict. Fields come
+and go between them, so each is looked for under every name it has had. What gloo does otherwise
+is put right here: its ``pg_config`` names the group with an empty key, and its entries stay
+``scheduled`` for ever (``is_retired`` is the sign of completion). Layout: torch/csrc/distributed/
+c10d/FlightRecorderDetail.hpp.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from eroica.errors import InputError
+from eroica.read import names
+from eroica.read.repair import load_json
+from eroica.read.source import read_bytes
+from eroica.read.unpickle import load_plain
+from eroica.records import CollectiveEntry, FlightRecord, Place, Warning
+
+MAX_BYTES = 1 << 30
+"""A dump of 20 000 entries with stacks has some 20 MB."""
+_MAX_FRAMES = 512
+_MAX_TENSORS = 4096
+_INT64 = 1 << 63
+_SEND = re.compile(r"^send (\d+)->(\d+)$")
+_RECV = re.compile(r"^recv (\d+)<-(\d+)$")
+_NEXT = "collect it again: eroica collect -o DIR"
+
+
+def read_flight(path: str | Path, *, rank: int | None = None) -> FlightRecord:
+    """Read one rank's dump. The rank is the one asked for, else the one the file name tells.
+
+    A damaged dump gives its whole entries and a warning. InputError when there is nothing in it
+    or it is no dump; RefusedPickle when it asks to run code.
+    """
+    path = Path(path)
+    if rank is None:
+        rank = names.rank_of(path, trailing=True)
+    return parse_flight(read_bytes(path, MAX_BYTES), rank=rank, name=str(path))
+
+
+def parse_flight(data: bytes, *, rank: int | None = None, name: str = "the dump") -> FlightRecord:
+    """Read a dump from memory; see read_flight."""
+    if not data.strip():
+        raise InputError(f"{name} is empty", "a Flight Recorder dump was expected", _NEXT)
+    defects: list[str] = []
+    value = _load(data, name, defects)
+    if isinstance(value, list):  # torch 2.2
+        value = {"version": "", "entries": value}
+    if not isinstance(value, Mapping) or not ("entries" in value or "pg_status" in value):
+        found = "; ".join(defects) or "it has neither entries nor pg_status"
+        raise InputError(f"{name} is no Flight Recorder dump", found, _NEXT)
+    entries = _entries(value.get("entries"), defects)
+    if defects and not entries and not value.get("pg_status"):
+        raise InputError(f"nothing can be read from {name}", "; ".join(defects), _NEXT)
+    groups, descriptions = _groups(value.get("pg_config"), entries)
+    status = _status(value.get("pg_status"))
+    return FlightRecord(
+        rank=rank,
+        version=_text(value.get("version")),
+        groups=groups,
+        group_descriptions=descriptions,
+        status=status,
+        entries=entries,
+        only_active=_is_only_active(entries, status),
+        warnings=tuple(Warning(file=name, what=defect) for defect in defects),
+    )
+
+
+def _load(data: bytes, name: str, defects: list[str]) -> Any:
+    if data.lstrip()[:1] in (b"{", b"["):
+        loaded = load_json(data)
+        defects.extend(loaded.defects)
+        return loaded.value
+    pickle = load_plain(data, name)
+    rest = len(data) - pickle.num_bytes
+    if pickle.defect:
+        defects.append(f"{pickle.defect}; what came before it is used")
+    elif rest:
+        defects.append(
+            f"{rest} more bytes follow the dump at byte {pickle.num_bytes}; they are not read. "
+            "Did two ranks write to the same path?"
+        )
+    return pickle.value
+
+
+# --- entries ----------------------------------------------------------------------------------
+
+
+def _entries(raw: Any, defects: list[str]) -> tuple[CollectiveEntry, ...]:
+    if not isinstance(raw, list):
+        return ()
+    places: dict[tuple[Any, ...], Place] = {}
+    entries, num_dropped = [], 0
+    for item in raw:
+        # The last of a dump that was cut off may lack its second half: state decides.
+        if isinstance(item, Mapping) and "profiling_name" in item and "state" in item:
+            entries.append(_entry(item, len(entries), places))
+        else:
+            num_dropped += 1
+    if num_dropped:
+        defects.append(f"{num_dropped} of {len(raw)} entries are incomplete and dropped")
+    return tuple(entries)
+
+
+def _entry(
+    item: Mapping[str, Any], index: int, places: dict[tuple[Any, ...], Place]
+) -> CollectiveEntry:
+    profiling_name = _text(item["profiling_name"])
+    backend, _, op = profiling_name.rpartition(":")
+    group, description = _process_group(item)
+    source, destination = _ends(op)
+    is_p2p = bool(item.get("is_p2p", source is not None))
+    record_id = _int(item.get("record_id"))
+    return CollectiveEntry(
+        record_id=index if record_id is None else record_id,
+        op=op,
+        backend=backend,
+        group=group,
+        group_description=description,
+        sequence=_first_int(item, "collective_seq_id", "seq_id"),
+        p2p_sequence=_int(item.get("p2p_seq_id")),
+        op_id=_int(item.get("op_id")),
+        is_p2p=is_p2p,
+        source_rank=source,
+        destination_rank=destination,
+        input_sizes=_sizes(item.get("input_sizes")),
+        output_sizes=_sizes(item.get("output_sizes")),
+        input_dtypes=_strings(item.get("input_dtypes")),
+        output_dtypes=_strings(item.get("output_dtypes")),
+        created_ns=_time(item, "time_created"),
+        started_ns=_time(item, "time_discovered_started"),
+        completed_ns=_time(item, "time_discovered_completed"),
+        duration_ns=_milliseconds(item.get("duration_ms")),
+        state=_text(item["state"]),
+        is_retired=bool(item.get("retired", False)),
+        timeout_ms=_int(item.get("timeout_ms")),
+        frames=_frames(item.get("frames"), places),
+        thread_name=_text(item.get("thread_name")),
+        thread_id=_text(item.get("thread_id")),
+    )
+
+
+def _process_group(item: Mapping[str, Any]) -> tuple[str, str]:
+    """(name, description); torch 2.2 and 2.3 know only the local id."""
+    pair = item.get("process_group")
+    if isinstance(pair, (list, tuple)) and pair:
+        return _text(pair[0]), _text(pair[1]) if len(pair) > 1 else ""
+    return _text(item.get("pg_id")), ""
+
+
+def _ends(op: str) -> tuple[int | None, int | None]:
+    """(source, destination) group ranks of a send or receive."""
+    if found := _SEND.match(op):
+        return int(found[1]), int(found[2])
+    if found := _RECV.match(op):
+        return int(found[2]), int(found[1])
+    return None, None
+
+
+def _frames(raw: Any, places: dict[tuple[Any, ...], Place]) -> tuple[Place, ...]:
+    """Frames share Place objects: thousands of entries come from a few call sites."""
+    if not isinstance(raw, list):
+        return ()
+    frames = []
+    for frame in raw[:_MAX_FRAMES]:
+        if not isinstance(frame, Mapping):
+            continue
+        key = (_text(frame.get("filename")), _int(frame.get("line")), _text(frame.get("name")))
+        place = places.get(key)
+        if place is None:
+            place = places[key] = Place(name=key[2], file=key[0] or None, line=key[1])
+        frames.append(place)
+    return tuple(frames)
+
+
+# --- groups and status ------------------------------------------------------------------------
+
+
+def _groups(
+    raw: Any, entries: tuple[CollectiveEntry, ...]
+) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+    ranks: dict[str, tuple[int, ...]] = {}
+    descriptions: dict[str, str] = {}
+    for key, config in _items(raw):
+        if isinstance(config, Mapping):
+            ranks[key] = _rank_list(config.get("ranks"))
+            descriptions[key] = _text(config.get("desc"))
+    for entry in entries:
+        if entry.group and entry.group_description:
+            descriptions.setdefault(entry.group, entry.group_description)
+    if "" in ranks:  # gloo
+        _name_the_nameless(ranks, descriptions, entries)
+    return ranks, descriptions
+
+
+def _name_the_nameless(
+    ranks: dict[str, tuple[int, ...]],
+    descriptions: dict[str, str],
+    entries: tuple[CollectiveEntry, ...],
+) -> None:
+    """Give gloo's group '' the name its entries use, where that is beyond doubt."""
+    unknown = dict.fromkeys(e.group for e in entries if e.group and e.group not in ranks)
+    if len(unknown) > 1:  # all of them were written under '', the last one stayed
+        return
+    name = next(iter(unknown), "0")
+    nameless = ranks.pop("")
+    if name not in ranks:
+        ranks[name] = nameless
+    described = descriptions.pop("", "")
+    descriptions[name] = descriptions.get(name) or described or "default_pg"
+
+
+def _status(raw: Any) -> dict[str, dict[str, int]]:
+    """Local group id -> {last_enqueued, last_started, last_completed}; JSON has strings."""
+    status: dict[str, dict[str, int]] = {}
+    for key, counters in _items(raw):
+        values = {name.removesuffix("_collective"): _int(n) for name, n in _items(counters)}
+        status[key] = {name: n for name, n in values.items() if n is not None}
+    return status
+
+
+def _is_only_active(
+    entries: tuple[CollectiveEntry, ...], status: dict[str, dict[str, int]]
+) -> bool:
+    """Whether finished calls were left out (TORCH_INCLUDE_ONLY_ACTIVE)."""
+    if any(entry.is_retired or entry.state == "completed" for entry in entries):
+        return False
+    if any(counters.get("last_completed", 0) > 0 for counters in status.values()):
+        return True
+    return bool(entries) and entries[0].record_id > 0
+
+
+# --- values: whatever is there, nothing is believed -------------------------------------------
+
+
+def _items(raw: Any) -> Iterable[tuple[str, Any]]:
+    return ((_text(key), value) for key, value in raw.items()) if isinstance(raw, Mapping) else ()
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    number = _int(value)
+    return "" if number is None else str(number)
+
+
+def _int(value: Any) -> int | None:
+    if isinstance(value, str):
+        try:
+            value = int(value) if len(value) < 20 else None
+        except ValueError:
+            return None
+    if isinstance(value, float):
+        value = int(value) if abs(value) < _INT64 else None  # also drops NaN
+    if isinstance(value, int) and -_INT64 <= value < _INT64:
+        return int(value)
+    return None
+
+
+def _first_int(item: Mapping[str, Any], *keys: str) -> int | None:
+    return next((number for key in keys if (number := _int(item.get(key))) is not None), None)
+
+
+def _time(item: Mapping[str, Any], key: str) -> int | None:
+    """``KEY_ns``, or ``KEY_us`` of torch 2.2; 0 in JSON stands for none."""
+    ns = _int(item.get(f"{key}_ns"))
+    if ns is None:
+        us = _int(item.get(f"{key}_us"))
+        ns = us * 1000 if us is not None and abs(us) < _INT64 // 1000 else None
+    return ns or None
+
+
+def _milliseconds(value: Any) -> int | None:
+    if isinstance(value, (int, float)) and 0 <= value < 1e12:
+        return round(value * 1_000_000)
+    return None
+
+
+def _sizes(raw: Any) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(raw, list):
+        return ()
+    return tuple(
+        tuple(n for value in size[:64] if (n := _int(value)) is not None)
+        for size in raw[:_MAX_TENSORS]
+        if isinstance(size, (list, tuple))
+    )
+
+
+def _strings(raw: Any) -> tuple[str, ...]:
+    return tuple(_text(value) for value in raw[:_MAX_TENSORS]) if isinstance(raw, list) else ()
+
+
+def _rank_list(raw: Any) -> tuple[int, ...]:
+    """Ranks from a list or from its text, ``"[0, 1]"``."""
+    if isinstance(raw, str):
+        try:
+            raw = msgspec.json.decode(raw)
+        except msgspec.DecodeError:
+            raw = []
+    return tuple(n for v in raw if (n := _int(v)) is not None) if isinstance(raw, list) else ()

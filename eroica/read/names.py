@@ -1,0 +1,69 @@
+"""Ranks and hosts told by file and folder names, where the content does not say."""
+
+import re
+from pathlib import Path
+
+_MAX_RANK = 1_000_000
+# rank3, rank_3, rank-00003, global_rank=3; not local_rank3: that is another number.
+_RANK = re.compile(r"(?<![a-z])(?P<local>local[-_]?)?rank[-_=.]?(?P<rank>\d{1,7})(?!\d)", re.I)
+_WORKER = re.compile(r"(?<![a-z])worker[-_]?(\d{1,7})(?!\d)", re.I)
+_LAST_NUMBER = re.compile(r"(?:^|[-_.])(\d{1,7})$")
+_EXTENSIONS = re.compile(
+    r"\.(?:gz|zst|json|jsonl|pickle|pkl|txt|log|out|err|bin|dump|trace|pt|stack|pattern)$", re.I
+)
+# nccl_trace_rank_HOST_3 and HOST.rank3.txt, as launchers that run containers make them
+_HOST_THEN_RANK = re.compile(r"rank_(?P<host>[A-Za-z][\w.-]*?)_(?P<rank>\d{1,7})$")
+_HOST_FOLDER = re.compile(r"^(?:host|node)[-_=.](?P<host>[\w.-]+)$", re.I)
+
+
+def stem(path: Path) -> str:
+    """The name without its known extensions: ``a.pt.trace.json.gz`` gives ``a``."""
+    name = path.name
+    while (shorter := _EXTENSIONS.sub("", name)) not in (name, ""):
+        name = shorter
+    return name
+
+
+def rank_of(path: Path, *, trailing: bool = False) -> int | None:
+    """The rank a name tells: its own, else that of the two folders above it.
+
+    ``trailing`` also takes a last number for a rank (``_dump_3``), which is right for Flight
+    Recorder dumps and wrong for files that end in a pid or a time.
+    """
+    name = stem(path)
+    found = _HOST_THEN_RANK.search(name)
+    if found:
+        return int(found["rank"])
+    rank = _named(name)
+    if rank is None and trailing:
+        number = _LAST_NUMBER.search(name)
+        rank = int(number[1]) if number else None
+    for folder in path.parts[-2:-4:-1]:
+        if rank is None:
+            rank = _named(folder)
+    return rank if rank is not None and rank < _MAX_RANK else None
+
+
+def host_of(path: Path) -> str:
+    """The host a name tells, or an empty string."""
+    found = _HOST_THEN_RANK.search(stem(path))
+    if found:
+        return found["host"]
+    for folder in path.parts[-2:-4:-1]:
+        if named := _HOST_FOLDER.match(folder):
+            return named["host"]
+    return ""
+
+
+def natural_key(path: Path) -> list[tuple[int, str]]:
+    """Sort key under which ``rank2`` comes before ``rank10``."""
+    parts = re.split(r"(\d+)", str(path))
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def _named(name: str) -> int | None:
+    for match in _RANK.finditer(name):
+        if not match["local"]:
+            return int(match["rank"])
+    worker = _WORKER.search(name)
+    return int(worker[1]) if worker else None
