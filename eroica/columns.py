@@ -145,6 +145,14 @@ class RankPatterns:
     arrivals: "Arrivals | None" = None
     settings: tuple[Setting, ...] = ()
     warnings: tuple[Warning, ...] = ()
+    reference_F: Float32 | None = None
+    """The rate that mu = 1 stands for, where mu is relative to the best seen on this rank
+    (executions or bytes a second); 0 where mu is absolute. ``merge`` uses it to make mu relative
+    to the best of all ranks."""
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Process groups of the rank, by name, where the trace says."""
+    source: str = ""
+    """File or process it was made from."""
 
 
 @dataclass(frozen=True)

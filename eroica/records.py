@@ -39,6 +39,8 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     """Process group, for collectives."""
     stack: tuple[Place, ...] = ()
     """Callers, innermost first, without the function itself."""
+    module: str = ""
+    """Innermost ``nn.Module`` around it, e.g. ``nn.Module: Linear_0``; a detail, no identity."""
 
 
 # --- evidence of one rank -------------------------------------------------------------------
