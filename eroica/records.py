@@ -551,3 +551,5 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, tuple[str, str]] = {}
     """Path to (hash before, hash after)."""
     by: str = ""
+    root: str = ""
+    """The source folder it was applied to."""
