@@ -1,0 +1,309 @@
+"""The user's project as syntax trees: where a frame is, what encloses it, what it calls.
+
+A file is parsed when it is first asked for. Files outside the project's root, installed
+packages, files that do not parse and files over ``MAX_BYTES`` are simply not part of it: every
+question about them answers None or empty, never an exception.
+"""
+
+import ast
+import itertools
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePath
+
+from eroica.records import JobEvidence, Place
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 2_000_000
+MAX_FILES = 3_000
+SKIPPED_FOLDERS = frozenset(
+    {"site-packages", "dist-packages", "node_modules", "__pycache__", "venv", "env", "build"}
+)
+_LIBRARIES = frozenset(
+    {"torch", "numpy", "transformers", "accelerate", "lightning", "pytorch_lightning"}
+    | {"deepspeed", "datasets", "tokenizers", "torchvision", "torchdata", "triton", "fsspec"}
+    | {"aiohttp", "requests", "urllib3", "pandas", "sklearn", "scipy", "tqdm", "wandb", "apex"}
+    | {"megatron", "ray", "eroica"}
+)
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def is_library_file(file: str | None) -> bool:
+    """Whether a frame's file is the interpreter's, an installed package's or ours."""
+    if not file or file.startswith("<"):
+        return True
+    parts = PurePath(file.replace("\\", "/")).parts
+    if any(part in ("site-packages", "dist-packages") for part in parts):
+        return True
+    if "eroica" in parts and "collect" in parts:
+        return True
+    for parent, child in itertools.pairwise(parts):
+        if parent in ("lib", "lib64") and child.startswith("python"):
+            return True
+    if file.startswith("/") or not parts:
+        return False
+    top = parts[0].removesuffix(".py")
+    return top in _LIBRARIES or top in sys.stdlib_module_names
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionInfo:
+    """One function of the project; ``<module>`` for the code outside all functions."""
+
+    name: str
+    qualified_name: str
+    module: "Module"
+    node: FunctionNode | ast.Module
+    class_name: str | None = None
+
+    @property
+    def file(self) -> str:
+        return self.module.file
+
+    @property
+    def line(self) -> int:
+        return getattr(self.node, "lineno", 1)
+
+    @property
+    def is_module(self) -> bool:
+        return isinstance(self.node, ast.Module)
+
+    @cached_property
+    def own_nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of the body in source order, without those of nested functions and classes."""
+        return tuple(_own_nodes(self.node))
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        if isinstance(self.node, ast.Module):
+            return ()
+        given = self.node.args
+        return tuple(a.arg for a in [*given.posonlyargs, *given.args, *given.kwonlyargs])
+
+    def place(self, line: int | None = None) -> Place:
+        return Place(name=self.qualified_name, file=self.file, line=line or self.line)
+
+
+def _own_nodes(root: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(root):
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from _own_nodes(child)
+
+
+@dataclass(eq=False)
+class Module:
+    """One parsed file."""
+
+    path: Path
+    file: str
+    """As frames name it: the path itself."""
+    name: str
+    """Dotted, relative to the root."""
+    tree: ast.Module
+    text: str
+    functions: list[FunctionInfo] = field(default_factory=list)
+    classes: dict[str, ast.ClassDef] = field(default_factory=dict)
+    imports: dict[str, str] = field(default_factory=dict)
+    """Local name to dotted origin: ``dist`` to ``torch.distributed``."""
+
+    def __post_init__(self) -> None:
+        self._collect(self.tree, "", None)
+        whole = FunctionInfo(
+            name="<module>", qualified_name="<module>", module=self, node=self.tree
+        )
+        self.functions.append(whole)
+        for node in ast.walk(self.tree):
+            self._read_import(node)
+
+    def _collect(self, root: ast.AST, prefix: str, class_name: str | None) -> None:
+        for child in ast.iter_child_nodes(root):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                qualified = prefix + child.name
+                info = FunctionInfo(
+                    name=child.name,
+                    qualified_name=qualified,
+                    module=self,
+                    node=child,
+                    class_name=class_name,
+                )
+                self.functions.append(info)
+                self._collect(child, qualified + ".", class_name)
+            elif isinstance(child, ast.ClassDef):
+                self.classes[child.name] = child
+                self._collect(child, f"{prefix}{child.name}.", child.name)
+            else:
+                self._collect(child, prefix, class_name)
+
+    def _read_import(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                local = alias.asname or alias.name.split(".")[0]
+                self.imports[local] = alias.name if alias.asname else local
+        elif isinstance(node, ast.ImportFrom):
+            package = self.name.split(".")[: -node.level] if node.level else []
+            base = ".".join([*package, *((node.module or "").split(".") if node.module else [])])
+            for alias in node.names:
+                self.imports[alias.asname or alias.name] = f"{base}.{alias.name}".strip(".")
+
+    @cached_property
+    def rebound_globals(self) -> frozenset[str]:
+        """Names that functions of the module assign through ``global``."""
+        found = (n.names for n in ast.walk(self.tree) if isinstance(n, ast.Global))
+        return frozenset(name for names in found for name in names)
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    def line_text(self, line: int) -> str:
+        return self.lines[line - 1].strip() if 0 < line <= len(self.lines) else ""
+
+    def enclosing(self, line: int) -> FunctionInfo:
+        """Return the innermost function around a line, else ``<module>``."""
+        best = self.functions[-1]
+        for info in self.functions[:-1]:
+            end = getattr(info.node, "end_lineno", None) or info.line
+            start = min([info.line, *(d.lineno for d in getattr(info.node, "decorator_list", []))])
+            if start <= line <= end and (best.is_module or info.line >= best.line):
+                best = info
+        return best
+
+
+class Project:
+    """The user's source below ``root``; ``root=None`` is a project nothing is known of."""
+
+    def __init__(self, root: str | Path | None) -> None:
+        self.root = Path(root).resolve() if root else None
+        self._modules: dict[Path, Module | None] = {}
+        self._resolved: dict[str, Path | None] = {}
+
+    @classmethod
+    def of(cls, evidence: JobEvidence) -> "Project":
+        """The project of a job: its source root, else the folder of the script it ran."""
+        root = evidence.source_root
+        if root is None:
+            scripts = [word for word in evidence.command if word.endswith(".py")]
+            script = next((Path(s) for s in scripts if Path(s).is_file()), None)
+            root = str(script.parent) if script else None
+        return cls(root if root and Path(root).is_dir() else None)
+
+    # files
+    def resolve(self, file: str | None) -> Path | None:
+        """Return the project's file that a frame means; None for library files.
+
+        Frames carry absolute paths, paths cut at a ``sys.path`` entry, or paths of the machine
+        the evidence came from; the longest tail that exists below the root decides.
+        """
+        if file is None or self.root is None:
+            return None
+        if file not in self._resolved:
+            self._resolved[file] = self._find(file)
+        return self._resolved[file]
+
+    def _find(self, file: str) -> Path | None:
+        assert self.root is not None
+        if file.startswith("<"):
+            return None
+        path = Path(file)
+        if path.is_absolute():
+            real = Path(os.path.realpath(path))
+            if real.is_relative_to(self.root):
+                inside = real.relative_to(self.root)
+                return None if SKIPPED_FOLDERS & set(inside.parts[:-1]) else real
+            if real.exists():
+                return None
+        elif (self.root / path).is_file():
+            return self.root / path
+        if is_library_file(file):
+            return None
+        parts = path.parts[1:] if path.is_absolute() else path.parts
+        for start in range(len(parts)):
+            candidate = self.root.joinpath(*parts[start:])
+            if candidate.is_file():
+                return candidate
+        return None
+
+    def contains(self, file: str | None) -> bool:
+        """Whether a frame is the user's; without sources, whether it is no library's."""
+        if self.root is None:
+            return not is_library_file(file)
+        return self.resolve(file) is not None
+
+    def module(self, file: str | None) -> Module | None:
+        path = self.resolve(file)
+        return self._parse(path) if path else None
+
+    def _parse(self, path: Path) -> Module | None:
+        if path not in self._modules:
+            self._modules[path] = self._load(path)
+        return self._modules[path]
+
+    def _load(self, path: Path) -> Module | None:
+        assert self.root is not None
+        try:
+            if path.stat().st_size > MAX_BYTES:
+                return None
+            text = path.read_bytes().decode("utf-8", "replace")
+            tree = ast.parse(text)
+            inside = path.relative_to(self.root).with_suffix("")
+            return Module(path, str(path), ".".join(inside.parts), tree, text)
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            logger.debug("%s is left out: %s", path, error)
+            return None
+
+    @cached_property
+    def modules(self) -> tuple[Module, ...]:
+        """Every module of the project that parses, at most ``MAX_FILES`` files."""
+        found: list[Module] = []
+        for path in self._files():
+            module = self._parse(path)
+            if module is not None:
+                found.append(module)
+        return tuple(found)
+
+    def _files(self) -> Iterator[Path]:
+        if self.root is None:
+            return
+        count = 0
+        for folder, folders, files in os.walk(self.root):
+            folders[:] = sorted(
+                f
+                for f in folders
+                if f not in SKIPPED_FOLDERS
+                and not f.startswith(".")
+                and not (Path(folder) / f / "pyvenv.cfg").exists()
+            )
+            for name in sorted(files):
+                if name.endswith(".py"):
+                    count += 1
+                    if count > MAX_FILES:
+                        return
+                    yield Path(folder) / name
+
+    # places
+    def enclosing(self, file: str | None, line: int | None) -> FunctionInfo | None:
+        """Return the function around a place, ``<module>`` outside all functions."""
+        module = self.module(file)
+        return module.enclosing(line) if module and line else None
+
+    def line_text(self, file: str | None, line: int | None) -> str:
+        module = self.module(file)
+        return module.line_text(line) if module and line else ""
+
+    def name_in_root(self, file: str | None) -> str:
+        """Return the file as people know it: relative to the root where it lies there."""
+        path = self.resolve(file)
+        if path is None or self.root is None:
+            return file or "?"
+        return path.relative_to(self.root).as_posix()
+
+    @cached_property
+    def functions(self) -> tuple[FunctionInfo, ...]:
+        return tuple(info for module in self.modules for info in module.functions)
