@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from eroica.commands import assist, diagnosing, fixing, incidents, jobs, tools
+from eroica.commands import assist, diagnosing, fixing, incidents, jobs, reviewing, tools
 from eroica.errors import EroicaError
 
 app = typer.Typer(
@@ -16,7 +16,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for room in (jobs, diagnosing, fixing, incidents, assist, tools):
+for room in (jobs, diagnosing, fixing, reviewing, incidents, assist, tools):
     room.register(app)
 
 

@@ -45,7 +45,7 @@ def fix(
     with output.progress() as show:
         folder = _resolve(target, pid, show)
         incident = folder.read_incident()
-        root = _source_root(source, incident)
+        root = source_root_of(source, incident)
         patches = _propose(folder, incident, root, None if no_llm else model, no_llm, show)
         if verify:
             patches = _rehearse(folder, patches, shlex.split(verify), root, show)
@@ -97,7 +97,7 @@ def _resolve(target: str | None, pid: int | None, show: "output.Progress") -> In
     return incidents.find(target)
 
 
-def _source_root(given: Path | None, incident: Incident) -> Path:
+def source_root_of(given: Path | None, incident: Incident) -> Path:
     if given is not None:
         if not given.is_dir():
             raise InputError(f"--source {given} is not a folder")

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from eroica import units
 from eroica.records import Breakdown, Cause, Diagnosis, Finding, Incident, Patch, Place, RankRow
+from eroica.text import one_line, visible
 
 STYLES = {
     "stuck": "bold red",
@@ -69,13 +70,13 @@ def print_patch(console: Console, patch: Patch) -> None:
 
 def print_diff(console: Console, diff: str) -> None:
     """Print a unified diff; colors only where the console has them."""
-    visible = escape_hidden(diff)
+    shown = visible(diff)
     if console.is_terminal and not console.no_color:
-        code = Syntax(visible, "diff", theme="ansi_dark", background_color="default")
+        code = Syntax(shown, "diff", theme="ansi_dark", background_color="default")
         console.print(Padding(code, (1, 0, 0, 2)))
         return
     console.print()
-    for line in visible.splitlines():
+    for line in shown.splitlines():
         console.print(Text("  " + line), soft_wrap=True)
 
 
@@ -93,16 +94,6 @@ def print_next(console: Console, commands: Iterable[tuple[str, str]]) -> None:
         console.print(line, soft_wrap=True)
 
 
-def escape_hidden(text: str) -> str:
-    """Show characters that could hide part of a text (control, bidi, zero width) as escapes."""
-    return "".join(
-        character
-        if character in "\n\t" or character.isprintable()
-        else character.encode("unicode_escape").decode()
-        for character in text
-    )
-
-
 def place(where: Place) -> str:
     """``train.py:28  save_checkpoint()`` as far as it is known."""
     name = where.name if where.name.startswith("<") else f"{where.name}()"
@@ -114,7 +105,7 @@ def place(where: Place) -> str:
 
 def _print_headline(console: Console, incident: Incident, first: Cause | None) -> None:
     line = Text(incident.symptom.upper().ljust(INDENT), style=STYLES[incident.symptom])
-    line.append(_clean(incident.headline or (first.summary if first else "")), style="bold")
+    line.append(one_line(incident.headline or (first.summary if first else "")), style="bold")
     if first is not None:
         line.append(f"   confidence {first.confidence:.2f}", style="dim")
     console.print(line, soft_wrap=True)
@@ -137,7 +128,7 @@ def _print_other(console: Console, cause: Cause) -> None:
     line = Text("also".ljust(INDENT), style="bold")
     share = f", {units.share(cause.share)} of each step" if cause.share is not None else ""
     where = f"  {place(cause.functions[0])}" if cause.functions else ""
-    line.append(_clean(f"{cause.id} {cause.category}{share}: {cause.summary}{where}"))
+    line.append(one_line(f"{cause.id} {cause.category}{share}: {cause.summary}{where}"))
     console.print(line, soft_wrap=True)
 
 
@@ -151,7 +142,7 @@ def _ranks_table(rows: Sequence[RankRow], first: Cause | None) -> Table:
         since = units.duration(row.since_ns) if row.since_ns is not None else ""
         note = row.note or ("<- odd one out" if is_odd else "")
         cells = [units.ranks(row.ranks), row.last_collective, row.place, since, note]
-        table.add_row(*(Text(_clean(cell)) for cell in cells), style="bold" if is_odd else None)
+        table.add_row(*(Text(one_line(cell)) for cell in cells), style="bold" if is_odd else None)
     return table
 
 
@@ -217,13 +208,9 @@ def _print_evidence(
 
 def _labelled(console: Console, label: str, text: str) -> None:
     line = Text(label.ljust(INDENT) + " ", style="dim")
-    line.append(_clean(text), style="not dim")
+    line.append(one_line(text), style="not dim")
     console.print(line, soft_wrap=not console.is_terminal)
 
 
 def _line(console: Console, text: str) -> None:
-    console.print(Text(" " * INDENT + _clean(text)), soft_wrap=not console.is_terminal)
-
-
-def _clean(text: str) -> str:
-    return escape_hidden(text).replace("\n", " ")
+    console.print(Text(" " * INDENT + one_line(text)), soft_wrap=not console.is_terminal)

@@ -1,0 +1,125 @@
+"""What the review shows, as rich text made from the session; no widget in it."""
+
+from rich.syntax import Syntax
+from rich.text import Text
+
+from eroica import units
+from eroica.records import Cause, Diagnosis, Finding, Incident, Patch, Place
+from eroica.review.hunks import shown_lines
+from eroica.review.session import Item, Session
+from eroica.text import one_line, visible
+
+MARKS = {"open": (" ", "dim"), "accepted": ("✓", "bold green"), "rejected": ("✗", "bold red")}
+BACKGROUND = {"-": "on #4b1113", "+": "on #12361f", " ": ""}
+WHOLE_FILE = 1_000_000
+
+
+def causes(session: Session, current: Cause | None) -> Text:
+    """The list of causes with category, ranks, share and number of proposals."""
+    text = Text()
+    for cause in session.incident.causes:
+        is_current = current is not None and cause.id == current.id
+        text.append("▶ " if is_current else "  ", style="bold cyan")
+        text.append(f"{cause.id} {cause.category}\n", style="bold" if is_current else "")
+        ranks = "all" if cause.ranks == "all" else units.rank_phrase(cause.ranks)
+        parts = [ranks, f"{cause.confidence:.2f}"]
+        if cause.share is not None:
+            parts.insert(1, units.share(cause.share))
+        proposals = {item.hunk.patch for item in session.items_of(cause)}
+        parts.append(f"{len(proposals)} proposal{'' if len(proposals) == 1 else 's'}")
+        text.append("     " + " · ".join(parts) + "\n", style="dim")
+    if not session.incident.causes:
+        text.append("no cause was found\n", style="dim")
+    return text
+
+
+def evidence(incident: Incident, cause: Cause | None, findings: list[Finding]) -> Text:
+    """Who waits where, healthy beside guilty, and the findings of the cause."""
+    text = Text()
+    odd = set() if cause is None or cause.ranks == "all" else set(cause.ranks)
+    for row in incident.ranks_table:
+        style = "bold" if odd and set(row.ranks) <= odd else ""
+        text.append(f"rank {units.ranks(row.ranks)}  ", style=style or "cyan")
+        text.append(one_line(f"{row.last_collective}  {row.place}") + "\n", style=style)
+    for finding in findings:
+        text.append(f"{finding.id} ", style="cyan")
+        text.append(one_line(finding.text or finding.kind) + "\n")
+        if finding.beta is not None:
+            text.append(_pattern_line("here", finding) + "\n", style="dim")
+            if finding.peers:
+                text.append("   peers  " + _pairs(finding.peers) + "\n", style="dim")
+    return text
+
+
+def diff(session: Session, item: Item, *, whole_file: bool = False) -> Text:
+    """The hunk with line numbers and syntax colors; hidden characters escaped, tabs shown."""
+    before = session.before(item)
+    context = WHOLE_FILE if whole_file else 3
+    lines = shown_lines(item.hunk, before, context)
+    lexer = "python" if item.hunk.path.endswith(".py") else "text"
+    syntax = Syntax("", lexer, theme="ansi_dark", background_color="default")
+    text = Text()
+    for line in lines:
+        body = syntax.highlight(visible(line.text, tabs=True))
+        body.rstrip()
+        row = Text(f"{line.mark}{line.number:>5}  ", style="bold" if line.mark != " " else "dim")
+        row.append_text(body)
+        if BACKGROUND[line.mark]:
+            row.stylize(BACKGROUND[line.mark])
+        text.append_text(row)
+        text.append("\n")
+    return text
+
+
+def title(session: Session, item: Item | None) -> str:
+    """``train.py  hunk 1 of 2  COL001  review``."""
+    if item is None:
+        return "no proposal"
+    patch = session.patch(item.hunk.patch)
+    own = [other for other in session.items if other.hunk.patch == patch.id]
+    mark, _ = MARKS[item.state]
+    place = f"{item.hunk.path}  hunk {own.index(item) + 1} of {len(own)}"
+    return one_line(f"{mark} {place}   {patch.source}   {patch.label}")
+
+
+def about(patch: Patch | None, diagnosis: Diagnosis | None) -> Text:
+    """Rehearsal, what the patch changes besides the cure, failed gates, and the explanation."""
+    text = Text()
+    if patch is not None:
+        text.append(one_line(patch.title) + "\n", style="bold")
+        for part in (patch.why, patch.behaviour):
+            if part:
+                text.append(one_line(part) + "\n")
+        rehearsal = patch.rehearsal
+        summary = f"{rehearsal.verdict}: {rehearsal.summary}" if rehearsal else "not rehearsed (r)"
+        text.append("rehearsal  ", style="cyan")
+        text.append(one_line(summary) + "\n")
+        for gate in patch.gates:
+            if not gate.passed:
+                text.append(one_line(f"refused by {gate.name}: {gate.reason}") + "\n", style="red")
+    if diagnosis is not None:
+        text.append("why  ", style="cyan")
+        text.append(one_line(diagnosis.summary) + "\n")
+        for claim in diagnosis.claims:
+            cited = f" [{', '.join(claim.citations)}]" if claim.citations else ""
+            mark = "" if claim.is_resolved else " (not confirmed by the evidence)"
+            text.append(one_line(f"- {claim.text}{cited}{mark}") + "\n")
+    return text
+
+
+def status(session: Session) -> str:
+    counts = session.counts()
+    return f"{counts['accepted']} accepted, {counts['rejected']} rejected, {counts['open']} open"
+
+
+def place_of(where: Place) -> str:
+    return one_line(f"{where.file}:{where.line} {where.name}" if where.file else where.name)
+
+
+def _pattern_line(name: str, finding: Finding) -> str:
+    values = {"beta": finding.beta, "mu": finding.mu, "sigma": finding.sigma}
+    return f"   {name:<6} " + _pairs({k: v for k, v in values.items() if v is not None})
+
+
+def _pairs(values: dict[str, float]) -> str:
+    return "  ".join(f"{name} {value:.3f}" for name, value in values.items())

@@ -1,0 +1,217 @@
+"""The review app under Textual's pilot: every key, sizes, empty and large reviews."""
+
+import msgspec
+import pytest
+from make_review import BEFORE, changed, patch, session
+
+from eroica.records import Rehearsal
+from eroica.review.app import ReviewApp
+
+
+def text_of(app: ReviewApp, where: str) -> str:
+    return str(app.query_one(where).content)
+
+
+def app_of(*patches, **options) -> ReviewApp:
+    return ReviewApp(session(*patches), **options)
+
+
+async def test_y_accepts_and_moves_to_the_next_open_hunk():
+    app = app_of(patch("P1", changed(2, 25)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("y")
+        assert [item.state for item in app.session.items] == ["accepted", "open"]
+        assert app.index == 1
+        assert "1 accepted" in text_of(app, "#status")
+
+
+async def test_n_rejects_and_u_takes_it_back():
+    app = app_of(patch("P1", changed(2, 25)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("n")
+        assert app.session.items[0].state == "rejected"
+        await pilot.press("u")
+        assert app.session.items[0].state == "open"
+
+
+async def test_a_accepts_only_safe_patches():
+    app = app_of(patch("P1", changed(2), label="safe"), patch("P2", changed(25)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("a")
+        assert [item.state for item in app.session.items] == ["accepted", "open"]
+
+
+async def test_d_rejects_the_rest_of_the_file():
+    app = app_of(patch("P1", changed(2, 25)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("d")
+        assert app.session.counts()["rejected"] == 2
+
+
+async def test_s_splits_a_hunk():
+    app = app_of(patch("P1", changed(10, 13)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("s")
+        assert len(app.session.items) == 2
+
+
+async def test_j_k_and_arrows_move_between_hunks():
+    app = app_of(patch("P1", changed(2, 15, 28)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("j", "down")
+        assert app.index == 2
+        await pilot.press("k", "up", "up")
+        assert app.index == 0
+
+
+async def test_brackets_move_between_causes():
+    app = app_of(patch("P1", changed(2)), patch("P2", changed(25), cause="C2"))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("right_square_bracket")
+        assert app.cause is not None and app.cause.id == "C2"
+        await pilot.press("left_square_bracket")
+        assert app.cause.id == "C1"
+
+
+async def test_a_key_typed_into_a_comment_decides_nothing():
+    asked = []
+
+    def regenerate(patch_, text):
+        asked.append((patch_.id, text))
+        return [patch("P9", changed(20))]
+
+    app = app_of(patch("P1", changed(2, 25)), regenerate=regenerate)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("c", *"yw", "escape")
+        assert app.session.counts() == {"open": 2, "accepted": 0, "rejected": 0}
+        await pilot.press("c", *"yes", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert asked == [("P1", "yes")]
+        assert [item.hunk.patch for item in app.session.items] == ["P1", "P1", "P9"]
+
+
+async def test_slash_searches_the_proposals():
+    app = app_of(patch("P1", changed(2, 25)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("slash", *"changed", "space", *"25", "enter")
+        assert app.index == 1
+
+
+async def test_e_replaces_the_hunk_by_what_the_editor_leaves(monkeypatch, tmp_path):
+    editor = tmp_path / "editor.sh"
+    editor.write_text('#!/bin/sh\nsed -i "s/changed/edited/" "$1"\n')
+    editor.chmod(0o755)
+    monkeypatch.setenv("VISUAL", str(editor))
+    app = app_of(patch("P1", changed(10)))
+    monkeypatch.setattr(ReviewApp, "suspend", lambda self: __import__("contextlib").nullcontext())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("e", "y")
+        (result,) = app.session.result()
+        assert "edited 10\n" in result.edits[0].after
+
+
+async def test_r_rehearses_and_shows_the_verdict():
+    def rehearse(_):
+        return Rehearsal(command=("x",), verdict="cured", summary="finished, 80 steps")
+
+    app = app_of(patch("P1", changed(2)), rehearse=rehearse)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("r")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "finished, 80 steps" in text_of(app, "#about-text")
+
+
+async def test_w_writes_what_is_accepted_and_ends():
+    written = []
+    app = app_of(patch("P1", changed(2, 25)), write=lambda s: written.append(s.result()) or 1)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("w")
+        assert not written and "nothing is accepted" in text_of(app, "#status")
+        await pilot.press("y", "w")
+    assert app.return_value == "written" and len(written) == 1
+
+
+async def test_q_never_writes_and_asks_when_something_is_accepted():
+    written = []
+    app = app_of(patch("P1", changed(2)), write=lambda s: written.append(1) or 1)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("y", "q")
+        assert "q again" in text_of(app, "#status")
+        await pilot.press("q")
+    assert app.return_value == "left" and not written
+
+
+async def test_a_failed_write_keeps_the_review_open():
+    def write(_):
+        raise OSError("disk full")
+
+    app = app_of(patch("P1", changed(2)), write=write)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("y", "w")
+        assert "disk full" in text_of(app, "#status")
+
+
+async def test_help_opens_and_any_key_closes_it():
+    app = app_of(patch("P1", changed(2)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("question_mark")
+        assert len(app.screen_stack) == 2
+        await pilot.press("y")
+        assert len(app.screen_stack) == 1
+        assert app.session.items[0].state == "open"
+
+
+@pytest.mark.parametrize("key", ["v", "o", "p", "tab"])
+async def test_looking_keys_decide_nothing(key):
+    app = app_of(patch("P1", changed(2)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press(key)
+        assert app.session.counts()["open"] == 1
+
+
+async def test_whole_file_shows_lines_far_from_the_hunk():
+    app = app_of(patch("P1", changed(2)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        assert "line 29" not in text_of(app, "#diff-text")
+        await pilot.press("o")
+        assert "line 29" in text_of(app, "#diff-text")
+
+
+async def test_hidden_characters_are_shown_escaped():
+    after = BEFORE.replace("line 2\n", "if ok:\u202e\u200b # fine\tdone\n")
+    app = app_of(patch("P1", after))
+    async with app.run_test(size=(120, 40)):
+        shown = text_of(app, "#diff-text")
+        assert "\\u202e\\u200b" in shown and "→" in shown
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (220, 60)])
+async def test_it_fits_small_and_wide_terminals(size):
+    app = app_of(patch("P1", changed(2)))
+    async with app.run_test(size=size) as pilot:
+        assert app.query_one("#diff").region.width >= 60
+        await pilot.resize_terminal(80, 24)
+        await pilot.press("v")
+        assert app.query_one("#evidence").region.width > 60
+        assert app.query_one("#diff").region.width == 0
+
+
+async def test_no_proposal_at_all_is_shown_calmly():
+    app = app_of()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("y", "n", "a", "d", "s", "e", "c", "r", "u", "j", "w")
+        assert "no cause was found" in text_of(app, "#causes")
+
+
+async def test_two_hundred_hunks_are_walked():
+    long = "".join(f"line {n}\n" for n in range(4000))
+    after = "".join(f"changed {n}\n" if n % 20 == 0 else f"line {n}\n" for n in range(4000))
+    one = patch("P1", after)
+    edit = msgspec.structs.replace(one.edits[0], before=long)
+    app = app_of(msgspec.structs.replace(one, edits=(edit,)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        assert len(app.session.items) == 200
+        await pilot.press(*["y"] * 20)
+        assert app.session.counts()["accepted"] == 20
