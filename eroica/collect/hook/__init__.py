@@ -1,0 +1,72 @@
+"""The part of eroica that lives inside a training process.
+
+Standard library only, Python 3.9 syntax, relative imports only: ``eroica run`` loads this folder
+by its path as the package ``eroica_hook`` into whatever Python the job uses. It records when
+loaders and optimizers begin and end into a memory-mapped ring, and has one thread that sleeps in
+``accept`` until an agent asks for something. Nothing here may raise into the training: each entry
+point catches at one place, says so once, and turns itself off.
+"""
+
+import os
+import sys
+
+from . import guard
+from .ring import Ring
+
+__all__ = ["attach", "is_attached", "step"]
+
+_ring = None  # type: Ring | None
+
+
+def attach():
+    # type: () -> bool
+    """Start recording in this process; False where it is not a rank, off, or a child of one."""
+    global _ring
+    if _ring is not None:
+        return True
+    if os.environ.get("RANK") is None or os.environ.get("EROICA") == "0":
+        return False
+    other = sys.modules.get("_eroica_attached")
+    if other is not None:  # a second copy: `import eroica` under `eroica run`
+        _ring = other.ring  # type: ignore[attr-defined]
+        return True
+    with guard.quietly("attach"):
+        _ring = _attach()
+    return _ring is not None
+
+
+def is_attached():
+    # type: () -> bool
+    return _ring is not None
+
+
+def step():
+    # type: () -> None
+    """Mark the end of a step in a loop that has neither a DataLoader nor an optimizer."""
+    ring = _ring
+    if ring is not None:
+        ring.mark_step()
+
+
+def _attach():
+    # type: () -> Ring | None
+    import types
+
+    from . import control, exits, facts, loops, window
+    from .folder import find_folder, is_child_of_rank
+
+    folder = find_folder()
+    if folder is None or is_child_of_rank(folder):
+        return None
+    ring = Ring.create(folder)
+    marker = types.ModuleType("_eroica_attached")
+    marker.ring = ring  # type: ignore[attr-defined]
+    sys.modules["_eroica_attached"] = marker
+    os.register_at_fork(after_in_child=ring.detach)
+    facts.install()
+    loops.install(ring)
+    windows = window.Windows(ring, folder)
+    ring.on_border = windows.at_border
+    exits.install(ring, folder, windows)
+    control.start(ring, folder, windows)
+    return ring

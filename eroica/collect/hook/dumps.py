@@ -1,0 +1,125 @@
+"""What the hook can tell of its own process on request: Flight Recorder, stacks, samples."""
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+
+
+def register_signal(path):
+    # type: (str) -> int
+    """Let faulthandler write all stacks on a free real-time signal; 0 where there is none.
+
+    It works in C, so that a thread which never gives the GIL back is seen as well.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return 0
+    for number in range(signal.SIGRTMAX - 3, signal.SIGRTMIN + 3, -1):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            stream = open(path, "wb", buffering=0)
+            faulthandler.register(number, file=stream, all_threads=True, chain=False)
+            return int(number)
+    return 0
+
+
+def write_flight(path):
+    # type: (str) -> dict
+    """Write the Flight Recorder: ``path``.pickle with frames, and ``path``.json."""
+    module = _c10d()
+    written = {}
+    found = False
+    for names, suffix in (
+        (("_dump_fr_trace", "_dump_nccl_trace"), ".pickle"),
+        (("_dump_fr_trace_json", "_dump_nccl_trace_json"), ".json"),
+    ):
+        function = next((getattr(module, n) for n in names if hasattr(module, n)), None)
+        if function is None:
+            continue
+        found = True
+        data = function()
+        data = data if isinstance(data, bytes) else data.encode()
+        with open(path + suffix, "wb") as stream:
+            stream.write(data)
+        written[suffix] = len(data)
+    if not found:
+        raise RuntimeError("this torch has no Flight Recorder")
+    return written
+
+
+def collective_status():
+    # type: () -> dict
+    """Return each group's last enqueued and completed sequence, without the entries."""
+    import json
+
+    module = _c10d()
+    function = getattr(module, "_dump_fr_trace_json", None) or getattr(
+        module, "_dump_nccl_trace_json", None
+    )
+    if function is None:
+        return {}
+    dump = json.loads(function(includeCollectives=False, onlyActive=True))
+    return dump.get("pg_status") or {}
+
+
+def write_stacks(path):
+    # type: (str) -> int
+    with open(path, "wb") as stream:
+        faulthandler.dump_traceback(file=stream, all_threads=True)
+        return stream.tell()
+
+
+def sample(path, hz, seconds):
+    # type: (str, float, float) -> int
+    """Sample this process's stacks from inside; for hosts where py-spy may not trace.
+
+    Writes py-spy's raw format. A thread that holds the GIL in C delays the sample.
+    """
+    counts = {}  # type: dict[str, int]
+    own = threading.get_ident()
+    until = time.monotonic() + min(seconds, 60.0)
+    number = 0
+    while time.monotonic() < until:
+        names = {t.ident: (t.native_id, t.name) for t in list(threading._active.values())}
+        for ident, frame in sys._current_frames().items():
+            if ident != own:
+                line = _folded(names.get(ident, (ident, "?")), frame)
+                counts[line] = counts.get(line, 0) + 1
+        number += 1
+        time.sleep(1.0 / hz)
+    with open(path, "w", encoding="utf-8") as stream:
+        for line, count in counts.items():
+            stream.write("{} {}\n".format(line, count))
+    return number
+
+
+def _folded(thread, frame):
+    # type: (tuple, object) -> str
+    parts = []
+    while frame is not None and len(parts) < 200:
+        code = frame.f_code  # type: ignore[attr-defined]
+        name = getattr(code, "co_qualname", code.co_name)
+        parts.append("{} ({}:{})".format(name, code.co_filename, frame.f_lineno))  # type: ignore[attr-defined]
+        frame = frame.f_back  # type: ignore[attr-defined]
+    parts.append("thread ({}): {}".format(*thread))
+    return ";".join(reversed(parts))
+
+
+def allow_trace(pid):
+    # type: (int) -> bool
+    """Let our own agent trace this process where Yama asks for that (ptrace_scope 1)."""
+    import ctypes
+
+    pr_set_ptracer = 0x59616D61
+    libc = ctypes.CDLL(None, use_errno=True)
+    return bool(libc.prctl(pr_set_ptracer, ctypes.c_ulong(pid), 0, 0, 0) == 0)
+
+
+def _c10d():
+    # type: () -> object
+    # Not imported here: a job that never imported torch has nothing to tell.
+    module = sys.modules.get("torch._C._distributed_c10d")
+    if module is None:
+        raise RuntimeError("torch.distributed is not loaded in pid {}".format(os.getpid()))
+    return module

@@ -1,0 +1,60 @@
+"""Where the ranks of one job on one host meet their agent: a private folder in memory.
+
+``rank-00003.ring`` events, ``rank-00003.sock`` requests, ``pid-1234`` marks a process that is a
+rank, ``rank-00003.exit.json`` how it ended.
+"""
+
+import hashlib
+import os
+import tempfile
+
+
+def find_folder():
+    # type: () -> str | None
+    """Return the job's folder, made if need be; None where nothing can be written."""
+    given = os.environ.get("EROICA_RUN")
+    folder = given or os.path.join(_base(), "job-" + job_key())
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError:
+        return None
+    if os.stat(folder).st_uid != os.getuid() or not os.access(folder, os.W_OK):
+        return None
+    return folder
+
+
+def job_key():
+    # type: () -> str
+    """Name the job as its ranks on this host see it: launcher process, run id, rendezvous."""
+    names = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")
+    parts = [os.environ.get(name, "") for name in names] + [str(os.getppid())]
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
+
+
+def _base():
+    # type: () -> str
+    shared = "/dev/shm"
+    root = shared if os.access(shared, os.W_OK) else tempfile.gettempdir()
+    return os.path.join(root, "eroica-{}".format(os.getuid()))
+
+
+def is_child_of_rank(folder):
+    # type: (str) -> bool
+    """Whether an ancestor is a rank already: loader workers and compilers inherit RANK."""
+    pid = os.getppid()
+    for _ in range(16):
+        if pid <= 1:
+            return False
+        if os.path.exists(os.path.join(folder, "pid-{}".format(pid))):
+            return True
+        pid = parent_of(pid)
+    return False
+
+
+def parent_of(pid):
+    # type: (int) -> int
+    try:
+        with open("/proc/{}/stat".format(pid), "rb") as stream:
+            return int(stream.read().rpartition(b")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0

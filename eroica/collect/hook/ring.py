@@ -1,0 +1,139 @@
+"""The ring of events: a memory-mapped file that outlives the process and costs no system call."""
+
+import mmap
+import os
+import time
+
+from . import layout
+from .layout import (
+    CAPACITY,
+    HEADER_WORDS,
+    MARK,
+    NEVER,
+    NEXT_OUT,
+    NUM_BYTES,
+    STEP_OUT,
+    W_BORDER_LOADER,
+    W_BORDER_MARKED,
+    W_BORDER_OPTIMIZER,
+    W_NUM_LOADER,
+    W_NUM_MARKED,
+    W_NUM_OPTIMIZER,
+    W_POSITION,
+    W_THREAD,
+)
+
+
+def _number(name, default=0):
+    # type: (str, int) -> int
+    try:
+        return int(os.environ.get(name, default))
+    except ValueError:
+        return default
+
+
+class Ring:
+    """Writes events. One writer at a time by the GIL; a torn write costs one event, no more."""
+
+    def __init__(self, words, path=""):
+        # type: (memoryview, str) -> None
+        self.words = words
+        self.path = path
+        self.on_border = None  # type: object
+        self.is_detached = False
+        self._position = 0
+        self._now = time.monotonic_ns
+
+    @classmethod
+    def create(cls, folder):
+        # type: (str) -> Ring
+        """Make this rank's ring. It appears under its name whole, so that no reader sees half."""
+        rank = _number("RANK")
+        path = os.path.join(folder, "rank-{:05d}.ring".format(rank))
+        draft = "{}.{}".format(path, os.getpid())
+        handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            # Blocks are reserved now: a full disk must not become SIGBUS in the training.
+            os.posix_fallocate(handle, 0, NUM_BYTES)
+            words = memoryview(mmap.mmap(handle, NUM_BYTES)).cast("Q")
+        except BaseException:
+            os.unlink(draft)
+            raise
+        finally:
+            os.close(handle)
+        words[layout.W_PID] = os.getpid()
+        words[layout.W_RANK] = rank
+        words[layout.W_WORLD_SIZE] = _number("WORLD_SIZE", 1)
+        words[layout.W_LOCAL_RANK] = _number("LOCAL_RANK")
+        words[layout.W_LOCAL_WORLD_SIZE] = _number("LOCAL_WORLD_SIZE", 1)
+        words[layout.W_UNIX_MINUS_MONOTONIC] = time.time_ns() - time.monotonic_ns()
+        words[layout.W_RESTART] = _number("TORCHELASTIC_RESTART_COUNT")
+        words[layout.W_START] = time.monotonic_ns()
+        for word in (W_BORDER_OPTIMIZER, W_BORDER_LOADER, W_BORDER_MARKED):
+            words[word] = NEVER
+        words[layout.W_MAGIC] = layout.MAGIC
+        marker = os.open(
+            os.path.join(folder, "pid-{}".format(os.getpid())), os.O_CREAT | os.O_WRONLY, 0o600
+        )
+        os.close(marker)
+        os.rename(draft, path)
+        return cls(words, path)
+
+    def record(self, kind):
+        # type: (int) -> None
+        """Write one event; ``kind`` carries the owner in its higher bits."""
+        words = self.words
+        position = self._position
+        at = HEADER_WORDS + 2 * (position & (CAPACITY - 1))
+        words[at] = self._now()
+        words[at + 1] = kind
+        self._position = position = position + 1
+        words[W_POSITION] = position
+
+    def end_optimizer(self, owner):
+        # type: (int) -> None
+        self.record(STEP_OUT | owner)
+        words = self.words
+        count = words[W_NUM_OPTIMIZER] + 1
+        words[W_NUM_OPTIMIZER] = count
+        if count >= words[W_BORDER_OPTIMIZER]:
+            self._border(W_BORDER_OPTIMIZER, count)
+
+    def end_loader(self, owner):
+        # type: (int) -> None
+        self.record(NEXT_OUT | owner)
+        words = self.words
+        count = words[W_NUM_LOADER] + 1
+        words[W_NUM_LOADER] = count
+        if count >= words[W_BORDER_LOADER]:
+            self._border(W_BORDER_LOADER, count)
+
+    def mark_step(self):
+        # type: () -> None
+        self.record(MARK)
+        words = self.words
+        count = words[W_NUM_MARKED] + 1
+        words[W_NUM_MARKED] = count
+        if count >= words[W_BORDER_MARKED]:
+            self._border(W_BORDER_MARKED, count)
+
+    def note_thread(self):
+        # type: () -> None
+        """Say which OS thread trains; called at the first event."""
+        import _thread
+
+        self.words[W_THREAD] = _thread.get_native_id()
+
+    def _border(self, word, count):
+        # type: (int, int) -> None
+        self.words[word] = NEVER
+        if self.on_border is not None and not self.is_detached:
+            self.on_border(word, count)  # type: ignore[operator]
+
+    def detach(self):
+        # type: () -> None
+        """Point writes at private memory: in a forked child the file is its parent's."""
+        self.is_detached = True
+        self.words = memoryview(bytearray(NUM_BYTES)).cast("Q")
+        for word in (W_BORDER_OPTIMIZER, W_BORDER_LOADER, W_BORDER_MARKED):
+            self.words[word] = NEVER
