@@ -71,7 +71,7 @@ class ProcessStacks(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time, where known."""
     rank: int | None = None
     """Where the source names the rank itself."""
-    warnings: tuple["Warning", ...] = ()
+    warnings: tuple[Warning, ...] = ()
 
 
 class CollectiveEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ class FlightRecord(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[CollectiveEntry, ...] = ()
     only_active: bool = False
     """The dump holds unfinished entries only, so there is no history in it."""
-    warnings: tuple["Warning", ...] = ()
+    warnings: tuple[Warning, ...] = ()
 
 
 class ThreadState(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,6 +232,13 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     stacks: tuple[SampledStack, ...]
 
 
+class Warning(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was dropped, ignored or missing. ``file`` may be None for a whole run."""
+
+    file: str | None
+    what: str
+
+
 class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Everything gathered of one rank. Each part is optional: any one kind must do alone."""
 
@@ -271,7 +278,7 @@ class JobEvidence(msgspec.Struct, frozen=True, kw_only=True):
     onset_ns: int | None = None
     taken_ns: int | None = None
     log_events: tuple[LogEvent, ...] = ()
-    warnings: tuple["Warning", ...] = ()
+    warnings: tuple[Warning, ...] = ()
     step_ms_before: float | None = None
     step_ms_now: float | None = None
 
@@ -332,13 +339,6 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
 """Family to categories: the closed set a cause may be of."""
 
 FAMILY = {category: family for family, names in CATEGORIES.items() for category in names}
-
-
-class Warning(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was dropped, ignored or missing. ``file`` may be None for a whole run."""
-
-    file: str | None
-    what: str
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

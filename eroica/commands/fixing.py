@@ -12,6 +12,7 @@ from eroica.commands.diagnosing import JsonOption
 from eroica.commands.incidents import IncidentArgument
 from eroica.errors import InputError
 from eroica.incident import IncidentFolder
+from eroica.pipeline import Progress
 from eroica.records import Incident, Patch
 
 
@@ -84,7 +85,7 @@ def _last_applied() -> IncidentFolder:
     raise InputError("nothing to undo", "no incident here has an applied patch", "eroica list")
 
 
-def _resolve(target: str | None, pid: int | None, show: "output.Progress") -> IncidentFolder:
+def _resolve(target: str | None, pid: int | None, show: Progress) -> IncidentFolder:
     from eroica import pipeline
 
     if target is None:
@@ -112,7 +113,7 @@ def _propose(
     root: Path,
     model: str | None,
     no_llm: bool,
-    show: "output.Progress",
+    show: Progress,
 ) -> list[Patch]:
     from eroica import fix as room
 
@@ -131,7 +132,7 @@ def _rehearse(
     patches: list[Patch],
     command: list[str],
     root: Path,
-    show: "output.Progress",
+    show: Progress,
 ) -> list[Patch]:
     import msgspec
 
