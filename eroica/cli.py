@@ -23,7 +23,7 @@ for room in (jobs, diagnosing, fixing, reviewing, incidents, assist, tools):
 def main() -> None:
     """Run one command; errors for the user go to stderr with their exit code, no traceback."""
     try:
-        status = app(standalone_mode=False)
+        status = app(prog_name="eroica", standalone_mode=False)
     except EroicaError as error:
         _fail(str(error), error.exit_code)
     except typer.Abort:

@@ -38,9 +38,7 @@ def run(
 
     Example: eroica run -- torchrun --nproc_per_node=8 train.py
     """
-    from eroica import pipeline
     from eroica.errors import InputError
-    from eroica.watch.run import watch
 
     command = context.args
     if not command:
@@ -49,6 +47,9 @@ def run(
             "expected one after --",
             "eroica run -- torchrun --nproc_per_node=8 train.py",
         )
+    from eroica import pipeline
+    from eroica.watch.run import watch
+
     with output.progress() as show:
         result = watch(
             command,
