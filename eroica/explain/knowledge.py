@@ -1,8 +1,8 @@
 """What is known of each category of cause: how it comes about, what to do, what would disprove it.
 
 The texts are templates over the facts of one cause: ``{place}``, ``{ranks}`` ("rank 2"),
-``{hosts}``, and ``{s}``, ``{es}``, ``{is}``, ``{has}``, ``{its}``, ``{it}`` for words that agree with
-the ranks. They hold for the kind of fault; everything particular comes from findings.
+``{hosts}``, and ``{s}``, ``{es}``, ``{is}``, ``{has}``, ``{its}``, ``{it}`` for words that agree
+with the ranks. They hold for the kind of fault; everything particular comes from findings.
 """
 
 from dataclasses import dataclass

@@ -157,7 +157,8 @@ SLOW: dict[str, Knowledge] = {
     ),
     "straggler_compute": Knowledge(
         "one rank computes slower with the same work",
-        "{ranks} need{s} longer for the same functions; everyone waits for {it} in the collectives.",
+        "{ranks} need{s} longer for the same functions; everyone waits for {it} in the "
+        "collectives.",
         ("Look for other processes, clocks and temperature on its host; then swap the host.",),
         ("Its inputs are larger than {its} peers', which would be load_imbalance.",),
     ),
@@ -236,8 +237,8 @@ SLOW: dict[str, Knowledge] = {
     ),
     "gpu_throttled": Knowledge(
         "a GPU that runs below its clock",
-        "{ranks} compute{s} the same kernels slower than {its} peers because of a lower clock (power, "
-        "heat).",
+        "{ranks} compute{s} the same kernels slower than {its} peers because of a lower clock "
+        "(power, heat).",
         ("Drain {hosts}; look at `nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,TEMPERATURE`.",),
         ("Clock and throttle reasons are those of its peers under the same load.",),
     ),

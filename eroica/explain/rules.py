@@ -61,7 +61,7 @@ def _diagnose(incident: Incident, cause: Cause, evidence: JobEvidence | None) ->
         summary=cause.summary,
         claims=_claims(cause, known, facts, findings),
         next_steps=_next_steps(incident, cause, known, facts),
-        disproved_by=tuple(_fill(text, facts) for text in known.disproved_by) + cause.against,
+        disproved_by=tuple(_fill(text, facts) for text in known.disproved_by),
         notes=_notes(evidence),
     )
 
@@ -98,8 +98,9 @@ def _claims(
         named = tuple(key for key in _FINDING_ID.findall(sentence) if key in findings)
         claims.append(Claim(text=sentence, citations=named or own or places))
     said = " ".join(claim.text for claim in claims)
-    facts_of = [findings[key] for key in own if findings[key].text not in said]
-    claims += [_finding_claim(finding) for finding in facts_of[:_MAX_PATTERN_CLAIMS]]
+    measured = [_finding_claim(findings[key]) for key in own]
+    fresh = [claim for claim in measured if claim.text and claim.text not in said]
+    claims += fresh[:_MAX_PATTERN_CLAIMS]
     if cause.victims:
         text = (
             f"{units.rank_phrase(cause.victims)} waited for {facts['ranks']}: victims, not causes."
@@ -116,7 +117,7 @@ def _finding_claim(finding: Finding) -> Claim:
     text = finding.text
     if not text and finding.function and finding.beta is not None:
         rank = "" if finding.rank is None else f" on rank {finding.rank}"
-        text = f"{finding.function.name} holds {units.share(finding.beta)} of the window{rank}"
+        text = f"{finding.function.name} is {units.share(finding.beta)} of the window{rank}"
         if "beta" in finding.peers:
             text += f", its peers' median is {units.share(finding.peers['beta'])}"
         text += "."

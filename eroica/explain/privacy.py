@@ -1,0 +1,209 @@
+"""Stable pseudonyms for what must not leave, and the way back for answers and patches.
+
+``hide`` replaces in one pass over the original text, ``reveal`` in one pass over the pseudonyms,
+and the table is one to one, so that ``reveal(hide(text)) == text`` for every text. A text that
+already looks like a pseudonym gets one itself, or the way back would be ambiguous.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from eroica.explain.secrets import Sight, is_secret_name, sights
+from eroica.incident import IncidentFolder, write_atomic
+from eroica.records import Function, Incident, JobEvidence, Place
+
+Share = Literal["none", "names", "functions", "files"]
+SHARES: tuple[Share, ...] = ("none", "names", "functions", "files")
+
+_KINDS = ("secret", "user", "node", "ip", "mac", "mail", "home", "function", "file")
+_TOKEN = re.compile(rf"(?:{'|'.join(_KINDS)})-\d+")
+# Words too common in code and logs to be replaced where they stand alone.
+_COMMON = frozenset(
+    re.findall(
+        r"\w+",
+        "localhost root user users home admin ubuntu train trainer training model models data "
+        "dataset loader main test tests run job jobs rank worker node host gpu cpu torch python "
+        "work workspace project src tmp opt usr var app default none null true false self step "
+        "loss batch",
+    )
+)
+
+
+class Pseudonyms:
+    """A growing table of real text to pseudonym."""
+
+    def __init__(self) -> None:
+        self._by_real: dict[str, str] = {}
+        self._by_pseudonym: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+        self._literals: dict[str, str] = {}
+        self._pattern: re.Pattern[str] | None = None
+        self.replaced = 0
+        """How many stretches of text ``hide`` replaced."""
+
+    @classmethod
+    def of(
+        cls,
+        folder: IncidentFolder | None,
+        incident: Incident,
+        evidence: JobEvidence | None,
+        *,
+        hide_names: bool = False,
+    ) -> "Pseudonyms":
+        """Return a table that knows the hosts, users and homes of an incident.
+
+        With ``hide_names`` functions and files of the user's project are hidden too.
+        """
+        names = cls()
+        if folder is not None:
+            names.restore(folder)
+        hosts = list(incident.job.hosts)
+        hosts += [host for cause in incident.causes for host in cause.hosts]
+        if evidence is not None:
+            hosts += [rank.host for rank in evidence.ranks]
+        for host in hosts:
+            names.know(host, "node")
+            names.know(host.split(".")[0], "node")
+        home = str(Path.home())
+        if not re.match(r"/(home|Users)/", home) and home.count("/") > 1:
+            names.know(home, "home")
+        for variable in ("USER", "LOGNAME"):
+            names.know(os.environ.get(variable, ""), "user")
+        for root in (incident.job.source_root, evidence.source_root if evidence else None):
+            for sight in sights(root or ""):
+                names.know((root or "")[sight.start : sight.end], sight.kind)
+        for name, value in os.environ.items():
+            if is_secret_name(name) and len(value) >= 8:
+                names.know(value, "secret")
+        if hide_names:
+            names._know_code(incident, evidence)
+        return names
+
+    def know(self, real: str, kind: str) -> None:
+        """Hide this text wherever it stands alone, from now on."""
+        if len(real) >= 3 and real.lower() not in _COMMON and real not in self._literals:
+            self._literals[real] = kind
+            self._pattern = None
+
+    def hide(self, text: str) -> str:
+        """Return the text with everything telling replaced."""
+        found = [*sights(text), *self._known(text)]
+        found += [Sight(*match.span(), "") for match in _TOKEN.finditer(text)]
+        parts, position = [], 0
+        for sight in sorted(found, key=lambda one: (one.start, -one.end)):
+            if sight.start < position:
+                if sight.end <= position or sight.kind != "secret":
+                    continue
+                sight = Sight(position, sight.end, sight.kind)
+            real = text[sight.start : sight.end]
+            parts += [text[position : sight.start], self._pseudonym(real, sight.kind)]
+            position = sight.end
+            self.replaced += 1
+        return "".join([*parts, text[position:]])
+
+    def reveal(self, text: str) -> str:
+        """Return the text with the pseudonyms of this table turned back."""
+        return _TOKEN.sub(lambda m: self._by_pseudonym.get(m.group(), m.group()), text)
+
+    def hide_all(self, value: Any) -> Any:  # noqa: ANN401 - any JSON-able value
+        """Hide in every string of a JSON-able value, keys included."""
+        return _walk(value, self._hide_member)
+
+    def reveal_all(self, value: Any) -> Any:  # noqa: ANN401 - any JSON-able value
+        return _walk(value, lambda text, _: self.reveal(text))
+
+    def _hide_member(self, text: str, variable: str) -> str:
+        if variable and is_secret_name(variable) and text:
+            return self._pseudonym(text, "secret")
+        return self.hide(text)
+
+    @property
+    def table(self) -> dict[str, str]:
+        """Pseudonym to real text."""
+        return dict(self._by_pseudonym)
+
+    def save(self, folder: IncidentFolder) -> None:
+        """Keep the table beside the incident for its owner (0600); secrets are not written."""
+        kept = {key: real for key, real in self._by_pseudonym.items() if key[:6] != "secret"}
+        data = json.dumps(kept, indent=1, sort_keys=True, ensure_ascii=False).encode()
+        write_atomic(key_path(folder), data, 0o600)
+
+    def restore(self, folder: IncidentFolder) -> None:
+        """Take over the pseudonyms an earlier run gave, so that they stay the same."""
+        path = key_path(folder)
+        if not path.exists():
+            return
+        for pseudonym, real in json.loads(path.read_bytes()).items():
+            self._by_pseudonym[pseudonym], self._by_real[real] = real, pseudonym
+            kind, _, number = pseudonym.rpartition("-")
+            self._counts[kind] = max(self._counts.get(kind, 0), int(number))
+
+    def _known(self, text: str) -> Iterable[Sight]:
+        if not self._literals:
+            return
+        if self._pattern is None:
+            ordered = sorted(self._literals, key=len, reverse=True)
+            body = "|".join(re.escape(real) for real in ordered)
+            self._pattern = re.compile(rf"(?<![A-Za-z0-9_])(?:{body})(?![A-Za-z0-9_])")
+        for match in self._pattern.finditer(text):
+            yield Sight(*match.span(), self._literals[match.group()])
+
+    def _pseudonym(self, real: str, kind: str) -> str:
+        if real in self._by_real:
+            return self._by_real[real]
+        kind = kind or real.rpartition("-")[0]
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        pseudonym = f"{kind}-{self._counts[kind]}"
+        self._by_real[real], self._by_pseudonym[pseudonym] = pseudonym, real
+        return pseudonym
+
+    def _know_code(self, incident: Incident, evidence: JobEvidence | None) -> None:
+        """Hide names of functions and files below the project; the libraries' names stay."""
+        places: list[Place | Function] = [p for cause in incident.causes for p in cause.functions]
+        for finding in incident.findings:
+            if finding.function is not None:
+                places += [finding.function, *finding.function.stack]
+        for rank in evidence.ranks if evidence else ():
+            for process in (*rank.stacks, *rank.children):
+                places += [frame for thread in process.threads for frame in thread.frames]
+        for place in places:
+            if place.file and not is_library(place.file):
+                self.know(place.file, "file")
+                self.know(place.file.rpartition("/")[2], "file")
+                for name in (place.name, place.name.rpartition(".")[2]):
+                    self.know(name, "function")
+
+
+def is_library(file: str) -> bool:
+    """Say whether a file belongs to Python or an installed package, not to the user."""
+    return bool(
+        re.search(r"(^|/)(site-packages|dist-packages|lib/python3[.\d]*)/", file)
+        or re.match(r"(torch|numpy|multiprocessing|threading|concurrent)(/|\.py$)", file)
+        or file.startswith("<")
+    )
+
+
+def key_path(folder: IncidentFolder) -> Path:
+    """Where the owner's table lies; it is never part of a bundle."""
+    return folder.path / "pseudonyms.json"
+
+
+def _walk(value: Any, change: Callable[[str, str], str], variable: str = "") -> Any:  # noqa: ANN401
+    """Change every string; ``variable`` is the environment variable whose value a string is."""
+    if isinstance(value, str):
+        return change(value, variable)
+    if isinstance(value, dict):
+        key = value.get("key")
+        # Of a setting the name stands beside the value, not in one text with it.
+        variable = key[4:] if isinstance(key, str) and key.startswith("env.") else ""
+        return {
+            change(k, "") if isinstance(k, str) else k: _walk(v, change, variable * (k == "value"))
+            for k, v in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_walk(item, change) for item in value]
+    return value

@@ -1,0 +1,328 @@
+"""What a report says, in the order of a post-mortem; every number comes from the incident."""
+
+from dataclasses import dataclass
+
+from eroica import __version__, units
+from eroica.explain.knowledge import lookup
+from eroica.explain.rules import citation, place_text, ranks_text
+from eroica.incident import IncidentFolder
+from eroica.records import Cause, Diagnosis, Incident
+from eroica.report import tables
+from eroica.report.blocks import (
+    Block,
+    Bullets,
+    Code,
+    Document,
+    Facts,
+    Picture,
+    Section,
+    Text,
+    all_anchors,
+)
+from eroica.report.impact import impact_of
+from eroica.report.material import Material, load
+from eroica.report.timeline import timeline_rows
+
+_ACTIONS = {
+    "patch": "change the code",
+    "drain": "drain the host",
+    "configure": "change the configuration",
+    "investigate": "look further",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the reader asked for."""
+
+    pictures: bool = True
+    price_per_gpu_hour: float | None = None
+    currency: str = "USD"
+    anonymize: bool = False
+
+
+def build(folder: IncidentFolder, options: Options) -> Document:
+    """Return the report of an incident folder; InputError where it is none."""
+    material = load(folder)
+    if options.anonymize:
+        from eroica.report.anonymize import anonymized
+
+        material = anonymized(folder, material)
+    return document(material, options)
+
+
+def document(material: Material, options: Options) -> Document:
+    incident = material.incident
+    pictures = _pictures(material) if options.pictures else {}
+    sections = [
+        _summary(material, pictures),
+        _impact(material, options),
+        _timeline(material, pictures),
+        _causes(material, pictures),
+        _evidence(material, pictures),
+        _known(material),
+        _actions(material),
+        _patches(material),
+        _record(material),
+    ]
+    kept = tuple(section for section in sections if section.blocks or section.children)
+    return Document(
+        title=headline(incident),
+        symptom=incident.symptom,
+        subtitle=_subtitle(incident),
+        sections=kept,
+        footer=f"{incident.id} - made by eroica {incident.eroica or __version__}",
+        anchors=all_anchors(kept),
+    )
+
+
+def headline(incident: Incident) -> str:
+    if incident.causes:
+        return incident.causes[0].summary or incident.headline
+    return incident.headline or {
+        "healthy": "no function is off its peers or its past",
+        "unknown": "what was collected does not name a cause",
+    }.get(incident.symptom, "no cause was found")
+
+
+def _subtitle(incident: Incident) -> str:
+    job = incident.job
+    parts = [f"{job.world_size} ranks"]
+    if len(job.hosts) > 1:
+        parts.append(f"{len(job.hosts)} hosts")
+    if job.backend:
+        parts.append(job.backend)
+    if incident.onset:
+        parts.append(f"since {incident.onset}")
+    if incident.created:
+        parts.append(f"diagnosed {incident.created}")
+    if incident.causes:
+        parts.append(f"confidence {incident.causes[0].confidence:.2f}")
+    return ", ".join(parts)
+
+
+def _pictures(material: Material) -> dict[str, Picture]:
+    from eroica.report.pictures import draw
+
+    return {picture.id: picture for picture in draw(material)}
+
+
+def _take(pictures: dict[str, Picture], *names: str) -> tuple[Picture, ...]:
+    """Take pictures out, so that each is shown once, where it is asked for first."""
+    return tuple(pictures.pop(name) for name in names if name in pictures)
+
+
+def _rules(material: Material, cause: str) -> Diagnosis | None:
+    for diagnosis in material.diagnoses:
+        if diagnosis.cause == cause and diagnosis.source == "rules":
+            return diagnosis
+    return None
+
+
+def _summary(material: Material, pictures: dict[str, Picture]) -> Section:
+    """Three sentences: what, why, what to do; then the one picture that shows the cause."""
+    incident = material.incident
+    blocks: list[Block] = []
+    if incident.causes:
+        cause = incident.causes[0]
+        diagnosis = _rules(material, cause.id)
+        why = diagnosis.claims[0].text if diagnosis and diagnosis.claims else cause.summary
+        todo = diagnosis.next_steps[0] if diagnosis and diagnosis.next_steps else cause.advice
+        blocks.append(Text(_sentence(cause.summary), tone="lead"))
+        blocks.append(Text(f"Why: {_sentence(why)}"))
+        blocks.append(Text(f"Do: {_sentence(todo)}"))
+        if cause.action in ("drain", "configure"):
+            blocks.append(Text("This is not in the code: no patch is proposed.", tone="note"))
+    else:
+        diagnosis = _rules(material, "")
+        blocks.append(Text(_sentence(headline(incident)), tone="lead"))
+        if diagnosis and diagnosis.next_steps:
+            blocks.append(Text(f"Do: {_sentence(diagnosis.next_steps[0])}"))
+    if incident.deadline_ns is not None and incident.symptom == "stuck":
+        left = units.duration(incident.deadline_ns)
+        text = f"The collective time-out ends the job {left} after the diagnosis."
+        blocks.append(Text(text, "alarm"))
+    first = "waiting" if incident.symptom in ("stuck", "failed") else "heatmap"
+    blocks += _take(pictures, first) or _take(pictures, "breakdown")
+    return Section("summary", "Summary", tuple(blocks))
+
+
+def _impact(material: Material, options: Options) -> Section:
+    facts = impact_of(material, options.price_per_gpu_hour, options.currency)
+    blocks: list[Block] = [Facts(facts)] if facts else []
+    return Section("impact", "Impact", tuple(blocks))
+
+
+def _timeline(material: Material, pictures: dict[str, Picture]) -> Section:
+    table = timeline_rows(material)
+    blocks: list[Block] = [table] if table.rows else []
+    return Section("timeline", "Timeline", (*blocks, *_take(pictures, "steps")))
+
+
+def _causes(material: Material, pictures: dict[str, Picture]) -> Section:
+    causes = material.incident.causes
+    blocks: list[Block] = []
+    if len(causes) > 1:
+        blocks.append(Text(f"{len(causes)} causes at once, the first explains most."))
+    children = [_cause(material, cause) for cause in causes]
+    blocks += _take(pictures, "pattern", "breakdown")
+    return Section("causes", "Causes" if len(causes) > 1 else "Cause", tuple(blocks), (*children,))
+
+
+def _cause(material: Material, cause: Cause) -> Section:
+    known = lookup(cause.category)
+    facts = [
+        ("Kind", f"{cause.category} ({known.title})"),
+        ("Ranks", ranks_text(cause)),
+        ("Hosts", ", ".join(cause.hosts)),
+        ("Place", place_text(cause.functions[0]) if cause.functions else ""),
+        ("Called or set up from", place_text(cause.functions[1]) if cause.functions[1:] else ""),
+        ("Step time it costs", units.share(cause.share) if cause.share is not None else ""),
+        ("Confidence", f"{cause.confidence:.2f}"),
+        ("Action", _ACTIONS[cause.action]),
+    ]
+    blocks: list[Block] = [Facts(tuple((name, value) for name, value in facts if value))]
+    if cause.against:
+        blocks += [Text("What speaks against it:"), Bullets(cause.against)]
+    own = [diagnosis for diagnosis in material.diagnoses if diagnosis.cause == cause.id]
+    children = tuple(_diagnosis(diagnosis) for diagnosis in own)
+    return Section(cause.id, f"{cause.id}: {cause.summary}", tuple(blocks), children)
+
+
+def _diagnosis(diagnosis: Diagnosis) -> Section:
+    by_rule = diagnosis.source == "rules"
+    title = "Why" if by_rule else f"Explanation by {diagnosis.source}, checked against the incident"
+    claims = tuple(
+        claim_text(claim.text, claim.citations, claim.is_resolved) for claim in diagnosis.claims
+    )
+    blocks: list[Block] = []
+    if not by_rule:
+        blocks.append(Text(diagnosis.summary))
+    blocks.append(Text(f"Verdict: {diagnosis.verdict}."))
+    if claims:
+        blocks.append(Bullets(claims))
+    if diagnosis.disproved_by:
+        blocks.append(Text("What would disprove it:"))
+        blocks.append(Bullets(diagnosis.disproved_by))
+    blocks += [Text(note, tone="note") for note in diagnosis.notes if not by_rule]
+    key = f"why-{diagnosis.cause or 'none'}" + ("" if by_rule else "-model")
+    return Section(key, title, tuple(blocks))
+
+
+def claim_text(text: str, citations: tuple[str, ...], is_resolved: bool) -> str:
+    """A claim with its sources behind it; one that did not resolve says so."""
+    missing = [key for key in citations if key not in text]
+    sources = f" [{', '.join(missing)}]" if missing else ""
+    mark = "" if is_resolved else " (not confirmed by the evidence)"
+    return f"{text}{sources}{mark}"
+
+
+def _evidence(material: Material, pictures: dict[str, Picture]) -> Section:
+    incident = material.incident
+    blocks: list[Block] = []
+    if incident.ranks_table:
+        blocks.append(tables.ranks_table(incident))
+    blocks += _take(pictures, "arrivals", "heatmap", "waiting")
+    if incident.findings:
+        blocks.append(tables.findings_table(incident))
+    return Section("evidence", "Evidence", tuple(blocks))
+
+
+def _known(material: Material) -> Section:
+    """Known, suspected and not collected, apart from each other."""
+    incident = material.incident
+    sure = [c for c in incident.causes if _verdict(material, c) in ("established", "supported")]
+    unsure = [c for c in incident.causes if c not in sure]
+    known = tuple(f"{cause.id}: {cause.summary} ({_verdict(material, cause)})" for cause in sure)
+    suspected = tuple(f"{cause.id}: {cause.summary}" for cause in unsure)
+    unseen = list(incident.not_seen)
+    if incident.job.missing_ranks:
+        unseen.append(
+            f"Nothing was collected from {units.rank_phrase(incident.job.missing_ranks)}."
+        )
+    for diagnosis in material.diagnoses:
+        unseen += diagnosis.notes if diagnosis.source == "rules" else ()
+    unseen += material.lost
+    warnings = tuple(
+        f"{warning.file}: {warning.what}" if warning.file else warning.what
+        for warning in incident.warnings
+    )
+    parts = (
+        ("known", "Known", known),
+        ("suspected", "Suspected", suspected),
+        ("unseen", "Not collected", tuple(dict.fromkeys(unseen))),
+        ("warnings", "Warnings", warnings),
+    )
+    children = tuple(Section(key, title, (Bullets(rows),)) for key, title, rows in parts if rows)
+    return Section("known-unknown", "Known and not known", (), children)
+
+
+def _verdict(material: Material, cause: Cause) -> str:
+    diagnosis = _rules(material, cause.id)
+    return diagnosis.verdict if diagnosis else "hypothesis"
+
+
+def _actions(material: Material) -> Section:
+    steps: list[str] = []
+    for diagnosis in material.diagnoses:
+        mark = f"{diagnosis.cause}: " if diagnosis.cause else ""
+        steps += [f"{mark}{step}" for step in diagnosis.next_steps]
+    rows = tuple(dict.fromkeys(steps))
+    return Section("actions", "What to do", (Bullets(rows, is_numbered=True),) if rows else ())
+
+
+def _patches(material: Material) -> Section:
+    children = []
+    for patch in material.patches:
+        facts = [
+            ("For", patch.cause),
+            ("By", patch.source),
+            ("Label", patch.label),
+            ("Files", ", ".join(edit.path for edit in patch.edits)),
+            ("Applied", patch.applied or "no"),
+        ]
+        decided = [d for d in material.decisions if d.patch == patch.id]
+        if decided:
+            last = decided[-1]
+            facts.append(("Decision", f"{last.action} at {last.time} {last.comment}".strip()))
+        blocks: list[Block] = [Facts(tuple(facts))]
+        blocks += [Text(text) for text in (patch.why, patch.behaviour) if text]
+        failed = tuple(f"{gate.name}: {gate.reason}" for gate in patch.gates if not gate.passed)
+        if failed:
+            blocks += [Text("Gates it failed:"), Bullets(failed)]
+        if patch.rehearsal:
+            verdict = patch.rehearsal.verdict
+            blocks.append(Text(f"Rehearsal: {verdict}. {patch.rehearsal.summary}"))
+        blocks.append(Code(patch.diff, "diff"))
+        children.append(Section(f"patch-{patch.id}", f"{patch.id}: {patch.title}", tuple(blocks)))
+    return Section("patches", "Patch and rehearsal", (), tuple(children))
+
+
+def _record(material: Material) -> Section:
+    incident = material.incident
+    job = incident.job
+    facts = [
+        ("Incident", incident.id),
+        ("Source", incident.source),
+        ("Command", " ".join(job.command)),
+        ("Ranks seen", f"{len(job.ranks)} of {job.world_size}"),
+        ("Backend", job.backend),
+        ("eroica", incident.eroica),
+        *tables.versions(material.evidence),
+    ]
+    blocks: list[Block] = [Facts(tuple((name, value) for name, value in facts if value))]
+    if len(job.hosts) > 0:
+        blocks.append(tables.hosts_table(job))
+    changed = tables.changed_parameters()
+    if changed:
+        blocks.append(Text("Parameters that differ from the defaults: " + ", ".join(changed)))
+    return Section("record", "Parameters and versions", tuple(blocks))
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    text = text[:1].upper() + text[1:]
+    return text if not text or text[-1] in ".!?" else text + "."
+
+
+__all__ = ["Options", "build", "citation", "document", "headline"]

@@ -1,0 +1,218 @@
+"""Pictures over ranks: what held each, how far each function is off, one function's pattern.
+
+Shape suffixes: F functions, R ranks, B columns of the picture.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica import units
+from eroica.columns import RankPatterns
+from eroica.records import Function
+from eroica.report import canvas
+from eroica.report.blocks import Picture
+from eroica.report.material import Material
+
+_MAX_FUNCTIONS = 14
+_NAMES = {"exposed_communication": "exposed communication"}
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+def guilty_ranks(material: Material) -> tuple[int, ...]:
+    """Ranks of the first cause; empty where it is all of them or there is none."""
+    causes = material.incident.causes
+    return () if not causes or causes[0].ranks == "all" else causes[0].ranks
+
+
+def draw_breakdown(material: Material) -> Picture | None:
+    """Per rank: compute, exposed communication, memory, data, Python, idle."""
+    rows = sorted(material.incident.breakdown, key=lambda row: row.rank)
+    if not rows:
+        return None
+    guilty = guilty_ranks(material)
+    groups = canvas.blocks(np.array([row.rank for row in rows], dtype=np.int64), guilty)
+    values = {part: np.array([getattr(row, part) for row in rows]) for part in canvas.PARTS}
+    bars = {part: np.array([v[ix].mean() for _, ix in groups]) for part, v in values.items()}
+
+    def paint(figure: canvas.Figure) -> None:
+        axes = figure.subplots()
+        base = np.zeros(len(groups))
+        for part, heights in bars.items():
+            if heights.max(initial=0) > 0:
+                label, color = _NAMES.get(part, part), canvas.PARTS[part]
+                places = np.arange(len(groups))
+                axes.bar(places, heights, 0.86, bottom=base, label=label, color=color)
+                base = base + heights
+        axes.set_ylabel("share of the window")
+        axes.set_xlabel(_rank_label(groups))
+        axes.set_ylim(0, 1)
+        axes.margins(x=0.01)
+        canvas.rank_ticks(axes, [label for label, _ in groups], guilty)
+        figure.legend(loc="outside upper left", ncols=6, frameon=False, fontsize=8.5)
+
+    alt = _breakdown_words(values, [row.rank for row in rows], guilty)
+    picture = canvas.svg("breakdown", (8.6, 2.9), paint)
+    return Picture("breakdown", "What held each rank", alt, picture)
+
+
+def _breakdown_words(values: dict[str, Floats], ranks: list[int], guilty: tuple[int, ...]) -> str:
+    chosen = np.isin(ranks, guilty)
+    if not chosen.any() or chosen.all():
+        return "On average: " + _parts({part: float(v.mean()) for part, v in values.items()}) + "."
+    own = _parts({part: float(v[chosen].mean()) for part, v in values.items()})
+    rest = _parts({part: float(v[~chosen].mean()) for part, v in values.items()})
+    return f"{units.rank_phrase(guilty)}: {own}. The others: {rest}."
+
+
+def _parts(values: dict[str, float]) -> str:
+    named = [f"{_NAMES.get(p, p)} {units.share(v)}" for p, v in values.items() if v >= 0.005]
+    return ", ".join(named) or "nothing measured"
+
+
+def _rank_label(groups: list[tuple[str, NDArray[np.intp]]]) -> str:
+    size = max(len(members) for _, members in groups)
+    return "rank" if size == 1 else f"rank (blocks of up to {size}; the odd ones alone)"
+
+
+def draw_heatmap(material: Material) -> Picture | None:
+    """Rank x function: how far a rank's pattern is from the median of all ranks."""
+    table = pattern_rows(material.patterns)
+    if table is None or len(table[1]) < 2:
+        return None
+    functions, ranks_R, beta_FR, mu_FR, sigma_FR = table
+    distance_FR = sum(_off_median(values) for values in (beta_FR, mu_FR, sigma_FR))
+    weight_F = np.asarray(beta_FR.max(axis=1) > 0.01, dtype=float)
+    distance_FR = np.asarray(distance_FR) * weight_F[:, None]
+    cited = _cited(material)
+    score_F = distance_FR.max(axis=1) + np.array([10.0 * (f.id in cited) for f in functions])
+    chosen = [int(n) for n in np.argsort(-score_F, kind="stable")[:_MAX_FUNCTIONS]]
+    chosen = [n for n in chosen if score_F[n] > 0]
+    if not chosen:
+        return None
+    guilty = guilty_ranks(material)
+    groups = canvas.blocks(ranks_R, guilty)
+    shown_FB = np.stack([distance_FR[chosen][:, ix].max(axis=1) for _, ix in groups], axis=1)
+    names = [canvas.short(functions[n].name, 38) for n in chosen]
+
+    def paint(figure: canvas.Figure) -> None:
+        axes = figure.subplots()
+        top = max(float(shown_FB.max()), 1e-9)
+        image = axes.imshow(
+            shown_FB, aspect="auto", cmap="YlOrRd", vmin=0, vmax=top, interpolation="nearest"
+        )
+        axes.set_yticks(range(len(names)), names)
+        axes.tick_params(length=0)
+        axes.set_xlabel(_rank_label(groups))
+        canvas.rank_ticks(axes, [label for label, _ in groups], guilty)
+        bar = figure.colorbar(image, ax=axes, pad=0.01, aspect=18)
+        bar.set_label("distance from the median")
+        bar.outline.set_visible(False)
+
+    worst = np.unravel_index(int(distance_FR[chosen].argmax()), (len(chosen), len(ranks_R)))
+    alt = (
+        f"Farthest from its peers: rank {ranks_R[worst[1]]} in "
+        f"{canvas.short(functions[chosen[int(worst[0])]].name, 80)}; "
+        f"{len(chosen)} functions over {len(ranks_R)} ranks."
+    )
+    picture = canvas.svg("heatmap", (8.6, 1.2 + 0.24 * len(chosen)), paint)
+    return Picture("heatmap", "How far each function is from its peers, rank by rank", alt, picture)
+
+
+def _off_median(values_FR: Floats) -> Floats:
+    """Distance to the median over ranks, in units of the function's largest value (paper: D)."""
+    scale_F = np.maximum(np.abs(values_FR).max(axis=1), 1e-12)
+    off = np.abs(values_FR - np.median(values_FR, axis=1, keepdims=True))
+    return np.asarray(off / scale_F[:, None], dtype=np.float64)
+
+
+def _cited(material: Material) -> set[str]:
+    keys = {key for cause in material.incident.causes for key in cause.findings}
+    found = (f.function for f in material.incident.findings if f.id in keys)
+    return {function.id for function in found if function is not None}
+
+
+def draw_pattern(material: Material) -> Picture | None:
+    """The first cause's function: beta, mu and sigma over the ranks."""
+    table = pattern_rows(material.patterns)
+    cited = _cited(material)
+    if table is None or not cited or len(table[1]) < 2:
+        return None
+    functions, ranks_R, *values = table
+    rows = [n for n, function in enumerate(functions) if function.id in cited]
+    if not rows:
+        return None
+    row = max(rows, key=lambda n: float(values[0][n].max()))
+    guilty = guilty_ranks(material)
+    chosen_R = np.isin(ranks_R, guilty)
+
+    def paint(figure: canvas.Figure) -> None:
+        panels = figure.subplots(1, 3)
+        names = ("beta: share of the window", "mu: mean use", "sigma: its deviation")
+        for axes, title, matrix in zip(panels, names, values, strict=True):
+            _spread(axes, ranks_R, matrix[row], chosen_R)
+            axes.set_title(title)
+            axes.set_xlabel("rank")
+            axes.set_ylim(bottom=0)
+
+    name = canvas.short(functions[row].name, 80)
+    peers = float(np.median(values[0][row][~chosen_R])) if (~chosen_R).any() else 0.0
+    alt = f"{name}: the median rank spends {units.share(peers)} of the window in it"
+    if chosen_R.any():
+        own = float(values[0][row][chosen_R].mean())
+        alt += f", {units.rank_phrase(guilty)} {units.share(own)}"
+    picture = canvas.svg("pattern", (8.6, 2.3), paint)
+    return Picture("pattern", f"Pattern of {name} over the ranks", f"{alt}.", picture)
+
+
+def _spread(
+    axes: canvas.Axes, ranks_R: NDArray[np.int64], values_R: Floats, chosen_R: Bools
+) -> None:
+    """Points for up to 400 ranks; beyond, the range of each block and the odd ranks as points."""
+    calm_R = ~chosen_R
+    if calm_R.sum() <= 400:
+        axes.plot(ranks_R[calm_R], values_R[calm_R], ".", color=canvas.CALM, markersize=4)
+    else:
+        parts = np.array_split(np.flatnonzero(calm_R), 200)
+        middle = [float(ranks_R[part].mean()) for part in parts]
+        low = [float(values_R[part].min()) for part in parts]
+        high = [float(values_R[part].max()) for part in parts]
+        axes.fill_between(middle, low, high, color=canvas.CALM, alpha=0.35, linewidth=0)
+        axes.plot(middle, [float(np.median(values_R[p])) for p in parts], color=canvas.CALM)
+    odd = np.flatnonzero(chosen_R)[:400]
+    axes.plot(ranks_R[odd], values_R[odd], "D", color=canvas.GUILTY, markersize=4)
+    for n in odd[: 3 if len(odd) > 3 else len(odd)]:
+        axes.annotate(
+            str(ranks_R[n]),
+            (ranks_R[n], values_R[n]),
+            xytext=(4, 3),
+            textcoords="offset points",
+            color=canvas.GUILTY,
+            fontsize=8,
+        )
+
+
+Rows = tuple[list[Function], NDArray[np.int64], Floats, Floats, Floats]
+
+
+def pattern_rows(patterns: tuple[RankPatterns, ...]) -> Rows | None:
+    """Return functions, ranks and their (beta, mu, sigma) as function x rank; absent means 0."""
+    if not patterns:
+        return None
+    ordered = sorted(patterns, key=lambda one: one.rank)
+    index: dict[str, int] = {}
+    functions: list[Function] = []
+    for one in ordered:
+        for function in one.functions:
+            if function.id not in index and function.kind != "rest":
+                index[function.id] = len(functions)
+                functions.append(function)
+    shape = (len(functions), len(ordered))
+    beta, mu, sigma = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    for column, one in enumerate(ordered):
+        keep = [n for n, function in enumerate(one.functions) if function.id in index]
+        rows = [index[one.functions[n].id] for n in keep]
+        beta[rows, column] = one.beta_F[keep]
+        mu[rows, column] = one.mu_F[keep]
+        sigma[rows, column] = one.sigma_F[keep]
+    return functions, np.array([one.rank for one in ordered], dtype=np.int64), beta, mu, sigma

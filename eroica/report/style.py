@@ -1,0 +1,58 @@
+"""The style sheet of the HTML report: calm, printable, contrast of 4.5 and more."""
+
+CSS = """\
+:root { color-scheme: light; --ink: #1c2430; --soft: #55606e; --line: #d5dae1; --paper: #fff;
+  --bad: #a3261d; --warn: #8a5a00; --good: #1d6b3a; --blue: #1f5fa8; }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 62rem; padding: 1.5rem; background: var(--paper);
+  color: var(--ink); font: 16px/1.55 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
+header { border-left: 6px solid var(--soft); padding: .2rem 0 .2rem 1rem; }
+header.stuck, header.failed { border-color: var(--bad); }
+header.slow { border-color: #c98a1b; }
+header.healthy { border-color: var(--good); }
+header p { margin: .2rem 0; color: var(--soft); }
+.symptom { font-weight: 700; letter-spacing: .08em; }
+.stuck .symptom, .failed .symptom { color: var(--bad); }
+.slow .symptom { color: var(--warn); }
+.healthy .symptom { color: var(--good); }
+h1 { font-size: 1.55rem; line-height: 1.3; margin: .1rem 0; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin: 2rem 0 .6rem; border-bottom: 1px solid var(--line); }
+h3 { font-size: 1.02rem; margin: 1.3rem 0 .4rem; overflow-wrap: anywhere; }
+h4 { font-size: .95rem; margin: .9rem 0 .3rem; color: var(--soft); }
+p, li, dd { overflow-wrap: anywhere; }
+nav { display: flex; flex-wrap: wrap; gap: .2rem 1.1rem; margin: 1rem 0; font-size: .92rem; }
+a { color: var(--blue); }
+.lead { font-size: 1.08rem; }
+.note { color: var(--soft); font-size: .92rem; }
+.alarm { border-left: 4px solid var(--bad); padding: .3rem .8rem; background: #fbf1f0; }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .6rem 1.5rem;
+  margin: .6rem 0; }
+dt { color: var(--soft); font-size: .86rem; }
+dd { margin: 0; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; margin: .5rem 0; }
+th, td { text-align: left; vertical-align: top; padding: .3rem .7rem .3rem 0;
+  border-bottom: 1px solid var(--line); overflow-wrap: anywhere; min-width: 2.6rem; }
+th { color: var(--soft); font-weight: 600; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+tr:target { background: #fff6d6; }
+pre { background: #f6f7f9; border: 1px solid var(--line); padding: .7rem; overflow-x: auto;
+  font: 13px/1.45 ui-monospace, "DejaVu Sans Mono", monospace; white-space: pre-wrap;
+  overflow-wrap: anywhere; }
+code { font: .92em ui-monospace, "DejaVu Sans Mono", monospace; background: #f1f3f6;
+  padding: 0 .2em; }
+.add { color: #135d2e; background: #e9f6ee; }
+.del { color: #8f1d15; background: #fceceb; }
+.hunk { color: var(--soft); }
+figure { margin: 1rem 0; }
+figcaption { font-weight: 600; font-size: .95rem; }
+.picture { overflow-x: auto; }
+.picture svg { max-width: 100%; height: auto; display: block; }
+footer { margin-top: 2.5rem; padding-top: .6rem; border-top: 1px solid var(--line);
+  color: var(--soft); font-size: .86rem; }
+@media (max-width: 40rem) { body { padding: .8rem; font-size: 15px; } }
+@media print { @page { margin: 14mm; } body { font-size: 10.5pt; max-width: none; padding: 0; }
+  nav { display: none; } h2 { margin-top: 1rem; } section, figure, tr { break-inside: auto; }
+  figure, tr, dl > div { break-inside: avoid; } h2, h3 { break-after: avoid; }
+  a { color: inherit; text-decoration: none; } }
+"""
