@@ -1,0 +1,147 @@
+"""Growing event columns and string tables: what the compiled scanner writes into.
+
+Columns grow in place (``realloc`` moves pages, not bytes), so that a trace needs its columns once
+and not twice. 56 bytes an event while reading.
+"""
+
+import json
+import re
+
+import msgspec
+import numpy as np
+
+from eroica.read import scan
+from eroica.read.scan import Bytes, Columns, Strings
+
+_FIRST_CAPACITY = 1 << 14
+_FIRST_SLOTS = 1 << 12
+_LIST_ROWS = 1 << 12
+_BAD_ESCAPE = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+
+
+class Marked(msgspec.Struct, frozen=True):
+    """An event whose text the reader needs: ``index`` into the columns, -1 if it is in none."""
+
+    mark: int
+    index: int
+    text: bytes
+    position: int
+
+
+class EventColumns:
+    """Collects events buffer by buffer. ``names`` and the like are complete after each ``scan``."""
+
+    def __init__(self) -> None:
+        self.columns = Columns(
+            *(np.empty(_FIRST_CAPACITY, np.int64) for _ in range(2)),
+            *(np.empty(_FIRST_CAPACITY, np.int32) for _ in range(3)),
+            *(np.empty(_FIRST_CAPACITY, np.int64) for _ in range(3)),
+        )
+        self.strings = _empty_strings(_FIRST_SLOTS)
+        self.counters = np.zeros(scan.NUM_COUNTERS, np.int64)
+        self.defects = np.zeros((scan.NUM_DEFECTS, 2), np.int64)
+        self.names: list[str] = []
+        self.categories: list[str] = []
+        self.tracks: list[tuple[str, str]] = []
+        self.marked: list[Marked] = []
+        self.num_bad_strings = 0
+        self.first_bad_string = 0
+
+    @property
+    def num_events(self) -> int:
+        return int(self.counters[scan.NUM_EVENTS])
+
+    def begin_array(self) -> None:
+        """Tell that the next byte scanned is the first after an opening bracket."""
+        self.counters[scan.NUM_COMMAS] = -1
+
+    def scan(self, buffer: Bytes, start: int, end: int, offset: int) -> tuple[int, int]:
+        """Scan on until the buffer ends, the array ends or an event is damaged.
+
+        Returns (NEED_MORE, END_OF_ARRAY or DAMAGED, position).
+        """
+        while True:
+            status, start = scan.scan_events(
+                buffer,
+                start,
+                end,
+                offset,
+                self.columns,
+                self.strings,
+                self.defects,
+                self.counters,
+            )
+            self._take_over(buffer, offset)
+            if status == scan.COLUMNS_FULL:
+                self._resize(len(self.columns.start_ns_E) * 5 // 4)
+            elif status == scan.TABLE_FULL:
+                self._grow_table()
+            elif status != scan.DRAIN:
+                return status, start
+
+    def finish(self) -> Columns:
+        """Cut the columns to their length and return them; nothing can be scanned afterwards."""
+        self._resize(self.num_events)
+        return self.columns
+
+    def _resize(self, capacity: int) -> None:
+        for column in self.columns:
+            column.resize(capacity, refcheck=False)
+
+    def _grow_table(self) -> None:
+        grown = _empty_strings(len(self.strings.id_H) * 4)
+        scan.rehash(self.strings, grown)
+        self.strings = grown
+
+    def _take_over(self, buffer: Bytes, offset: int) -> None:
+        """Decode the strings seen for the first time and copy out the marked events."""
+        for kind, a0, a1, b0, b1 in self.strings.fresh_N[: self.counters[scan.NUM_FRESH]].tolist():
+            text = self._decode(buffer[a0:a1].tobytes(), offset + a0)
+            if kind == scan.NAME:
+                self.names.append(text)
+            elif kind == scan.CATEGORY:
+                self.categories.append(text)
+            else:
+                self.tracks.append((text, self._decode(buffer[b0:b1].tobytes(), offset + b0)))
+        for mark, start, end, index in self.strings.marked_N[
+            : self.counters[scan.NUM_MARKED]
+        ].tolist():
+            self.marked.append(Marked(mark, index, buffer[start:end].tobytes(), offset + start))
+        self.counters[scan.NUM_FRESH] = self.counters[scan.NUM_MARKED] = 0
+
+    def _decode(self, raw: bytes, position: int) -> str:
+        text, is_clean = decode_string(raw)
+        if not is_clean:
+            if not self.num_bad_strings:
+                self.first_bad_string = position
+            self.num_bad_strings += 1
+        return text
+
+
+def decode_string(raw: bytes) -> tuple[str, bool]:
+    """Return the text of a JSON string or bare value, and whether it was valid JSON.
+
+    Bytes that are no UTF-8 become U+FFFD, a backslash that escapes nothing stays a backslash.
+    """
+    if raw[:1] != b'"':
+        return raw.decode("utf-8", "replace"), True
+    if not _CONTROL.search(raw):
+        try:
+            return msgspec.json.decode(raw, type=str), True
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass
+    text = raw[1:-1].decode("utf-8", "replace")
+    try:
+        return json.loads('"' + _BAD_ESCAPE.sub(r"\\\\", text) + '"', strict=False), False
+    except ValueError:
+        return text, False
+
+
+def _empty_strings(num_slots: int) -> Strings:
+    return Strings(
+        hash_H=np.zeros(num_slots, np.uint64),
+        id_H=np.full(num_slots, -1, np.int32),
+        fresh_N=np.empty((_LIST_ROWS, 5), np.int64),
+        marked_N=np.empty((_LIST_ROWS, 4), np.int64),
+    )
