@@ -1,5 +1,6 @@
-"""``eroica prompt``: the evidence as text, for an assistant."""
+"""``eroica prompt``, ``mcp`` and ``plugin``: the faces for coding assistants."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,9 +9,21 @@ from eroica import incident as incidents
 from eroica.commands import output
 from eroica.commands.incidents import IncidentArgument
 
+UserOption = Annotated[bool, typer.Option("--user/--project", help="For you, or this folder.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")]
+
 
 def register(app: typer.Typer) -> None:
     app.command()(prompt)
+    app.command()(mcp)
+    plugin = typer.Typer(
+        help="Put eroica into a coding assistant. Example: eroica plugin install claude",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    plugin.command()(install)
+    plugin.command()(uninstall)
+    app.add_typer(plugin, name="plugin")
 
 
 def prompt(
@@ -24,4 +37,78 @@ def prompt(
     from eroica.explain.prompts import prompt_for
 
     output.print_bytes(prompt_for(incidents.find(reference), purpose).encode())
+    return 0
+
+
+def mcp(
+    http: Annotated[int | None, typer.Option(help="Serve on this loopback port.")] = None,
+    root: Annotated[
+        list[Path] | None, typer.Option(help="A folder the assistant may read; this one.")
+    ] = None,
+    allow_rehearse: Annotated[
+        str | None, typer.Option(help="Let it rehearse patches with this command.")
+    ] = None,
+) -> int:
+    """Serve incidents to a coding assistant over the Model Context Protocol.
+
+    Example: eroica mcp
+    """
+    from eroica.errors import MissingExtra
+
+    try:
+        from eroica.assistants.server import build
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("mcp"):
+            raise
+        raise MissingExtra("eroica mcp", "mcp") from error
+    server = build(root or [Path.cwd()], rehearsal=allow_rehearse)
+    if http is None:
+        server.run()
+    else:
+        server.run("streamable-http", host="127.0.0.1", port=http)
+    return 0
+
+
+def install(
+    host: Annotated[str, typer.Argument(help="claude, cursor, vscode or codex.")],
+    user: Annotated[
+        bool, typer.Option("--user/--project", help="For you, or this folder.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+) -> int:
+    """Add the MCP server and the skill to an assistant's files; what is there is kept.
+
+    Example: eroica plugin install claude --dry-run
+    """
+    return _change(host, user=user, dry_run=dry_run, remove=False)
+
+
+def uninstall(
+    host: Annotated[str, typer.Argument(help="claude, cursor, vscode or codex.")],
+    user: Annotated[
+        bool, typer.Option("--user/--project", help="For you, or this folder.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+) -> int:
+    """Take the MCP server and the skill out again.
+
+    Example: eroica plugin uninstall claude
+    """
+    return _change(host, user=user, dry_run=dry_run, remove=True)
+
+
+def _change(host: str, *, user: bool, dry_run: bool, remove: bool) -> int:
+    from eroica.assistants import install as room
+
+    changes = room.plan(host, user=user, remove=remove, project=Path.cwd(), home=Path.home())
+    console = output.stdout()
+    for change in changes:
+        verb = "remove" if change.after is None else "write"
+        console.print(f"{'would ' if dry_run else ''}{verb} {change.path}", markup=False)
+        if dry_run and change.after is not None:
+            console.print(change.after, markup=False)
+    if not changes:
+        console.print("nothing to change", markup=False)
+    if not dry_run:
+        room.carry_out(changes)
     return 0
