@@ -1,0 +1,276 @@
+"""One rank's timeline to its patterns: the paper's P(f, w) = (beta, mu, sigma) a function.
+
+Order: classify events into lanes, build the tree of calls, sweep for the critical path, fold what
+is small, measure the resource. ``window`` is what the profiler recorded, else first to last event.
+"""
+
+import re
+
+import msgspec
+import numpy as np
+
+from eroica.columns import HardwareSamples, Int32, Int64, RankPatterns, Timeline
+from eroica.config import Parameters
+from eroica.errors import InputError
+from eroica.records import Function
+from eroica.summarize.arrivals import CollectiveFacts, build_arrivals, collect_facts
+from eroica.summarize.breakdown import break_down
+from eroica.summarize.classify import (
+    _COMMUNICATION_OP,
+    LANE_COLLECTIVE,
+    LANE_DEVICE,
+    LANE_MEMORY,
+    LANE_NONE,
+    SHAPE_GC,
+    SHAPE_OP,
+    SHAPE_PYTHON,
+    UNFINISHED_NS,
+    Lanes,
+    classify,
+)
+from eroica.summarize.critical_path import CriticalPath, find_critical_path, order_events
+from eroica.summarize.fold import REST, Folding, fold
+from eroica.summarize.names import function_id, strip_addresses
+from eroica.summarize.python_stacks import CallTree, FunctionNames, build_call_tree
+from eroica.summarize.resource import measure
+from eroica.summarize.steps import count_steps, find_loader_waits
+
+_WAIT_OR_COPY = re.compile(
+    r"synchronize|memcpy|cudaFree|hipFree|cudaMalloc|hipMalloc", re.IGNORECASE
+)
+
+
+def summarize(
+    timeline: Timeline,
+    *,
+    hardware: HardwareSamples | None = None,
+    parameters: Parameters | None = None,
+) -> RankPatterns:
+    """Return the patterns of one rank's trace.
+
+    ``hardware`` are samples of the same rank in Unix time. A trace without a rank raises
+    InputError; one without events gives patterns without functions, its window idle.
+    """
+    parameters = parameters or Parameters()
+    if timeline.rank is None:
+        raise InputError(
+            f"no rank is known for {timeline.path}",
+            "neither the trace nor the file name says which rank recorded it",
+            "rename the file to rank<N>.json or pass the rank",
+        )
+    lanes = classify(timeline)
+    window = find_window(timeline, lanes)
+    end_ns_E = timeline.end_ns_E
+    on_path = (
+        (lanes.lane_E != LANE_NONE) & (end_ns_E > window[0]) & (timeline.start_ns_E < window[1])
+    )
+    order = order_events(
+        timeline.start_ns_E, timeline.duration_ns_E, timeline.python_id_E, np.flatnonzero(on_path)
+    )
+    table = FunctionTable(timeline, lanes, order)
+    order = order[table.function_E[order] >= 0]  # a module frame without a caller has no function
+    path = find_critical_path(
+        order,
+        timeline.start_ns_E,
+        timeline.duration_ns_E,
+        lanes.lane_E,
+        lanes.level_E,
+        table.function_E,
+        table.num_functions,
+        window,
+        *find_loader_waits(timeline, lanes),
+    )
+    return _assemble(timeline, lanes, window, order, table, path, hardware, parameters)
+
+
+def find_window(timeline: Timeline, lanes: Lanes) -> tuple[int, int]:
+    """Return (start, end) of what was recorded, relative to the timeline's base."""
+    if timeline.window is not None and timeline.window[1] > timeline.window[0]:
+        return timeline.window
+    events = (lanes.lane_E != LANE_NONE) & (timeline.duration_ns_E < UNFINISHED_NS)
+    if not events.any():
+        return 0, 0
+    return int(timeline.start_ns_E[events].min()), int(timeline.end_ns_E[events].max())
+
+
+class FunctionTable:
+    """Numbers the functions of one timeline: kernels, copies and collectives first, then calls."""
+
+    def __init__(self, timeline: Timeline, lanes: Lanes, order: Int64) -> None:
+        self._timeline = timeline
+        self._has_device = lanes.has_device
+        self.tree: CallTree = build_call_tree(timeline, lanes, order)
+        self.nodes = FunctionNames(self.tree, timeline.names)
+        collective_E = order[lanes.lane_E[order] == LANE_COLLECTIVE]
+        self.facts: CollectiveFacts = collect_facts(timeline, collective_E)
+        self.device_functions: list[Function] = []
+        self._numbers: dict[tuple[str, str, str], int] = {}
+        self.function_E: Int32 = np.full(timeline.num_events, -1, np.int32)
+        self._number_lane(order[lanes.lane_E[order] == LANE_DEVICE], "kernel")
+        self._number_lane(order[lanes.lane_E[order] == LANE_MEMORY], "memory")
+        for event, op, group in zip(collective_E, self.facts.op_C, self.facts.group_C, strict=True):
+            self.function_E[event] = self._number("collective", op, group)
+        self.first_node = len(self.device_functions)
+        host = self.tree.node_E >= 0
+        self.function_E[host] = self.tree.node_E[host] + self.first_node
+        self.num_functions = self.first_node + len(self.tree.caller_N)
+
+    def _number_lane(self, events: Int64, kind: str) -> None:
+        names = self._timeline.names
+        used = np.unique(self._timeline.name_id_E[events])
+        number_N = np.full(len(names), -1, np.int32)
+        for name_id in used:
+            number_N[name_id] = self._number(kind, strip_addresses(names[name_id]), "")
+        self.function_E[events] = number_N[self._timeline.name_id_E[events]]
+
+    def _number(self, kind: str, name: str, group: str) -> int:
+        number = self._numbers.get((kind, name, group))
+        if number is None:
+            number = self._numbers[kind, name, group] = len(self.device_functions)
+            self.device_functions.append(
+                Function(
+                    id=function_id(kind, name, group),
+                    kind=kind,  # type: ignore[arg-type]
+                    name=name,
+                    group=group or None,
+                )
+            )
+        return number
+
+    def function(self, number: int) -> Function:
+        """Return the record of a numbered function."""
+        if number < self.first_node:
+            return self.device_functions[number]
+        function = self.nodes.function(number - self.first_node)
+        if (
+            function.kind == "op"
+            and not self._has_device
+            and _COMMUNICATION_OP.match(function.name)
+        ):
+            return msgspec.structs.replace(function, kind="collective")
+        return function
+
+    def folding(
+        self, path: CriticalPath, total_ns_F: Int64, window_ns: int, rest_beta: float
+    ) -> Folding:
+        """Return which functions stand alone."""
+        tree = self.tree
+        num_nodes = len(tree.caller_N)
+        caller_F = np.full(self.num_functions, -1, np.int64)
+        called = tree.caller_N >= 0
+        caller_F[self.first_node :][called] = tree.caller_N[called] + self.first_node
+        builtin_names = {i for i, parsed in tree.names.items() if parsed.is_builtin}
+        is_small_F = np.zeros(self.num_functions, bool)
+        is_small_F[self.first_node :] = (tree.shape_N == SHAPE_PYTHON) & np.isin(
+            tree.name_id_N, np.fromiter(builtin_names, np.int64, len(builtin_names))
+        )
+        is_always_F = np.zeros(self.num_functions, bool)
+        is_lasting_F = np.zeros(self.num_functions, bool)
+        for number, function in enumerate(self.device_functions):
+            is_always_F[number] = function.kind == "collective"
+            is_lasting_F[number] = function.kind == "memory"
+        names = self._timeline.names
+        for node in range(num_nodes) if num_nodes else ():
+            if tree.shape_N[node] == SHAPE_GC:
+                is_lasting_F[self.first_node + node] = True
+            elif tree.shape_N[node] == SHAPE_OP:
+                is_lasting_F[self.first_node + node] = bool(
+                    _WAIT_OR_COPY.search(names[tree.name_id_N[node]])
+                )
+        return fold(
+            path.critical_ns_F,
+            total_ns_F,
+            caller_F,
+            is_small_F,
+            is_always_F,
+            is_lasting_F,
+            window_ns,
+            rest_beta,
+        )
+
+
+def _assemble(
+    timeline: Timeline,
+    lanes: Lanes,
+    window: tuple[int, int],
+    order: Int64,
+    table: FunctionTable,
+    path: CriticalPath,
+    hardware: HardwareSamples | None,
+    parameters: Parameters,
+) -> RankPatterns:
+    window_ns = window[1] - window[0]
+    function_P = table.function_E[order]  # P: events on some lane, in order
+    duration_P = timeline.duration_ns_E[order]
+    total_ns_F = np.bincount(function_P, weights=duration_P, minlength=table.num_functions).astype(
+        np.int64
+    )
+    folding = table.folding(path, total_ns_F, window_ns, parameters.rest_beta)
+    functions = [table.function(int(number)) for number in folding.kept]
+    size = len(functions) + 1  # the last is rest
+    target_P = folding.target_F[function_P]
+    critical = np.bincount(folding.target_F, weights=path.critical_ns_F, minlength=size)
+    # A folded builtin's time counts, its calls do not: total and count stay the function's own.
+    own_P = np.where(
+        folding.target_F[function_P] == len(functions), True, _stands(folding, function_P)
+    )
+    count = np.bincount(target_P[own_P], minlength=size)
+    total = np.bincount(target_P[own_P], weights=duration_P[own_P], minlength=size)
+
+    kind_F = np.array([function.kind for function in functions] + ["rest"])
+    measured = _measured_events(kind_F, target_P, own_P, has_hardware=hardware is not None)
+    num_bytes_E = np.full(timeline.num_events, -1, np.int64)
+    num_bytes_E[table.facts.event_C] = table.facts.num_bytes_C
+    events = order[measured]
+    start = timeline.base_ns + timeline.start_ns_E[events]
+    use = measure(
+        hardware,
+        kind_F,
+        start,
+        start + timeline.duration_ns_E[events],
+        target_P[measured],
+        num_bytes_E[events],
+        parameters.critical_share,
+    )
+    ids = (*(function.id for function in functions), REST.id)
+    culprit_C = np.where(path.culprit_C >= 0, folding.target_F[path.culprit_C], -1).astype(np.int32)
+    has_rest = bool(critical[-1] > 0 or count[-1] > 0)
+    keep = slice(0, size if has_rest else size - 1)
+    return RankPatterns(
+        rank=timeline.rank if timeline.rank is not None else -1,
+        functions=(*functions, REST)[keep],
+        beta_F=(critical / max(window_ns, 1)).astype(np.float32)[keep],
+        mu_F=use.mu_F[keep],
+        sigma_F=use.sigma_F[keep],
+        count_F=count.astype(np.int32)[keep],
+        total_ns_F=total.astype(np.int64)[keep],
+        window_ns=window_ns,
+        num_steps=count_steps(timeline, lanes),
+        host=timeline.host,
+        proxy=use.proxy,
+        breakdown=break_down(path.level_ns_LD, has_device=lanes.has_device),
+        arrivals=build_arrivals(timeline, table.facts, culprit_C, ids),
+        warnings=timeline.warnings,
+        reference_F=use.reference_F[keep],
+        groups=dict(timeline.groups),
+        source=timeline.path,
+    )
+
+
+def _stands(folding: Folding, function_P: Int32) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Return whether each event's function is kept itself, not folded into another."""
+    stands = np.zeros(len(folding.target_F), bool)
+    stands[folding.kept] = True
+    return np.asarray(stands[function_P])
+
+
+def _measured_events(
+    kind_F: "np.ndarray[tuple[int], np.dtype[np.str_]]",
+    target_P: Int32,
+    own_P: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
+    *,
+    has_hardware: bool,
+) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    kinds = ["kernel", "memory", "collective"] + (["python", "op"] if has_hardware else [])
+    wanted = np.isin(kind_F, kinds)
+    return np.asarray(wanted[target_P] & own_P)
