@@ -7,6 +7,8 @@ loaders and optimizers begin and end into a memory-mapped ring, and has one thre
 point catches at one place, says so once, and turns itself off.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 
@@ -15,11 +17,10 @@ from .ring import Ring
 
 __all__ = ["attach", "is_attached", "step"]
 
-_ring = None  # type: Ring | None
+_ring: Ring | None = None
 
 
-def attach():
-    # type: () -> bool
+def attach() -> bool:
     """Start recording in this process; False where it is not a rank, off, or a child of one."""
     global _ring
     if _ring is not None:
@@ -28,28 +29,25 @@ def attach():
         return False
     other = sys.modules.get("_eroica_attached")
     if other is not None:  # a second copy: `import eroica` under `eroica run`
-        _ring = other.ring  # type: ignore[attr-defined]
+        _ring = other.ring
         return True
     with guard.quietly("attach"):
         _ring = _attach()
     return _ring is not None
 
 
-def is_attached():
-    # type: () -> bool
+def is_attached() -> bool:
     return _ring is not None
 
 
-def step():
-    # type: () -> None
+def step() -> None:
     """Mark the end of a step in a loop that has neither a DataLoader nor an optimizer."""
     ring = _ring
     if ring is not None:
         ring.mark_step()
 
 
-def _attach():
-    # type: () -> Ring | None
+def _attach() -> Ring | None:
     import types
 
     from . import control, exits, facts, loops, window
@@ -60,7 +58,7 @@ def _attach():
         return None
     ring = Ring.create(folder)
     marker = types.ModuleType("_eroica_attached")
-    marker.ring = ring  # type: ignore[attr-defined]
+    marker.__dict__["ring"] = ring
     sys.modules["_eroica_attached"] = marker
     os.register_at_fork(after_in_child=ring.detach)
     facts.install()

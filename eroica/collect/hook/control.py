@@ -5,29 +5,31 @@ socket lies in a folder of mode 0700. The thread is started below ``threading``,
 neither listed among the job's threads nor waited for at exit.
 """
 
+from __future__ import annotations
+
 import _thread
 import contextlib
 import json
 import os
 import socket
+from typing import Any
 
 from . import dumps, facts, guard
 from .layout import W_LOCAL_RANK, W_RANK, W_SIGNAL
 
 
-def start(ring, folder, windows):
-    # type: (object, str, object) -> None
-    rank = ring.words[W_RANK]  # type: ignore[attr-defined]
+def start(ring: Any, folder: str, windows: Any) -> None:
+    rank = ring.words[W_RANK]
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    path = os.path.join(folder, "rank-{:05d}.sock".format(rank))
+    path = os.path.join(folder, f"rank-{rank:05d}.sock")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     server.bind(path)
     os.chmod(path, 0o600)
     server.listen(4)
     os.register_at_fork(after_in_child=server.close)
-    stacks = os.path.join(folder, "rank-{:05d}.fault".format(rank))
-    ring.words[W_SIGNAL] = dumps.register_signal(stacks)  # type: ignore[attr-defined]
+    stacks = os.path.join(folder, f"rank-{rank:05d}.fault")
+    ring.words[W_SIGNAL] = dumps.register_signal(stacks)
     actions = {
         "flight": lambda request: dumps.write_flight(request["path"]),
         "collectives": lambda request: dumps.collective_status(),
@@ -35,16 +37,15 @@ def start(ring, folder, windows):
         "sample": lambda request: dumps.sample(request["path"], request["hz"], request["seconds"]),
         "facts": lambda request: facts.write(request["path"]),
         "allow_trace": lambda request: dumps.allow_trace(request.get("pid", -1)),
-        "window": lambda request: windows.arm(request),  # type: ignore[attr-defined]
-        "window_stop": lambda request: windows.stop_now("asked"),  # type: ignore[attr-defined]
-        "window_export": lambda request: windows.export(),  # type: ignore[attr-defined]
-        "ping": lambda request: {"local_rank": ring.words[W_LOCAL_RANK]},  # type: ignore[attr-defined]
+        "window": lambda request: windows.arm(request),
+        "window_stop": lambda request: windows.stop_now("asked"),
+        "window_export": lambda request: windows.export(),
+        "ping": lambda request: {"local_rank": ring.words[W_LOCAL_RANK]},
     }
     _thread.start_new_thread(_serve, (server, actions))
 
 
-def _serve(server, actions):
-    # type: (socket.socket, dict) -> None
+def _serve(server: socket.socket, actions: dict[str, Any]) -> None:
     while True:
         try:
             connection, _ = server.accept()
@@ -55,8 +56,7 @@ def _serve(server, actions):
             _answer(connection, actions)
 
 
-def _answer(connection, actions):
-    # type: (socket.socket, dict) -> None
+def _answer(connection: socket.socket, actions: dict[str, Any]) -> None:
     with connection.makefile("rwb") as stream:
         line = stream.readline(1 << 20)
         if not line:
@@ -66,7 +66,7 @@ def _answer(connection, actions):
             answer = {"ok": True, "value": actions[request["do"]](request)}
         except Exception as error:
             # Not only told here: the agent that asked is to know it too.
-            answer = {"ok": False, "error": "{}: {}".format(type(error).__name__, error)}
+            answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
         with contextlib.suppress(BrokenPipeError):
             stream.write(json.dumps(answer, default=repr).encode() + b"\n")
             stream.flush()

@@ -1,15 +1,17 @@
 """What the hook can tell of its own process on request: Flight Recorder, stacks, samples."""
 
+from __future__ import annotations
+
 import faulthandler
 import os
 import signal
 import sys
 import threading
 import time
+from typing import Any
 
 
-def register_signal(path):
-    # type: (str) -> int
+def register_signal(path: str) -> int:
     """Let faulthandler write all stacks on a free real-time signal; 0 where there is none.
 
     It works in C, so that a thread which never gives the GIL back is seen as well.
@@ -24,8 +26,7 @@ def register_signal(path):
     return 0
 
 
-def write_flight(path):
-    # type: (str) -> dict
+def write_flight(path: str) -> dict[str, Any]:
     """Write the Flight Recorder: ``path``.pickle with frames, and ``path``.json."""
     module = _c10d()
     written = {}
@@ -48,8 +49,7 @@ def write_flight(path):
     return written
 
 
-def collective_status():
-    # type: () -> dict
+def collective_status() -> dict[str, Any]:
     """Return each group's last enqueued and completed sequence, without the entries."""
     import json
 
@@ -63,25 +63,23 @@ def collective_status():
     return dump.get("pg_status") or {}
 
 
-def write_stacks(path):
-    # type: (str) -> int
+def write_stacks(path: str) -> int:
     with open(path, "wb") as stream:
         faulthandler.dump_traceback(file=stream, all_threads=True)
         return stream.tell()
 
 
-def sample(path, hz, seconds):
-    # type: (str, float, float) -> int
+def sample(path: str, hz: float, seconds: float) -> int:
     """Sample this process's stacks from inside; for hosts where py-spy may not trace.
 
     Writes py-spy's raw format. A thread that holds the GIL in C delays the sample.
     """
-    counts = {}  # type: dict[str, int]
+    counts: dict[str, int] = {}
     own = threading.get_ident()
     until = time.monotonic() + min(seconds, 60.0)
     number = 0
     while time.monotonic() < until:
-        names = {t.ident: (t.native_id, t.name) for t in list(threading._active.values())}
+        names = {t.ident: (t.native_id, t.name) for t in list(vars(threading)["_active"].values())}
         for ident, frame in sys._current_frames().items():
             if ident != own:
                 line = _folded(names.get(ident, (ident, "?")), frame)
@@ -90,24 +88,22 @@ def sample(path, hz, seconds):
         time.sleep(1.0 / hz)
     with open(path, "w", encoding="utf-8") as stream:
         for line, count in counts.items():
-            stream.write("{} {}\n".format(line, count))
+            stream.write(f"{line} {count}\n")
     return number
 
 
-def _folded(thread, frame):
-    # type: (tuple, object) -> str
-    parts = []
+def _folded(thread: tuple[Any, ...], frame: Any) -> str:
+    parts: list[str] = []
     while frame is not None and len(parts) < 200:
-        code = frame.f_code  # type: ignore[attr-defined]
+        code = frame.f_code
         name = getattr(code, "co_qualname", code.co_name)
-        parts.append("{} ({}:{})".format(name, code.co_filename, frame.f_lineno))  # type: ignore[attr-defined]
-        frame = frame.f_back  # type: ignore[attr-defined]
+        parts.append(f"{name} ({code.co_filename}:{frame.f_lineno})")
+        frame = frame.f_back
     parts.append("thread ({}): {}".format(*thread))
     return ";".join(reversed(parts))
 
 
-def allow_trace(pid):
-    # type: (int) -> bool
+def allow_trace(pid: int) -> bool:
     """Let our own agent trace this process where Yama asks for that (ptrace_scope 1)."""
     import ctypes
 
@@ -116,10 +112,9 @@ def allow_trace(pid):
     return bool(libc.prctl(pr_set_ptracer, ctypes.c_ulong(pid), 0, 0, 0) == 0)
 
 
-def _c10d():
-    # type: () -> object
+def _c10d() -> Any:
     # Not imported here: a job that never imported torch has nothing to tell.
     module = sys.modules.get("torch._C._distributed_c10d")
     if module is None:
-        raise RuntimeError("torch.distributed is not loaded in pid {}".format(os.getpid()))
+        raise RuntimeError(f"torch.distributed is not loaded in pid {os.getpid()}")
     return module

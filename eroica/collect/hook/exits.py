@@ -1,11 +1,14 @@
 """How a rank ends: the exception, the clean exit, and no exit in the middle of a window."""
 
+from __future__ import annotations
+
 import atexit
 import json
 import os
 import sys
 import threading
 import time
+from typing import Any
 
 from . import facts, guard
 from .layout import W_EXITING, W_RANK
@@ -14,15 +17,13 @@ from .places import places_of_traceback
 _MAX_THREAD_ERRORS = 20
 
 
-def install(ring, folder, windows):
-    # type: (object, str, object) -> None
-    rank = ring.words[W_RANK]  # type: ignore[attr-defined]
-    base = os.path.join(folder, "rank-{:05d}".format(rank))
-    story = {"pid": os.getpid(), "clean": False, "thread_errors": []}  # type: dict
+def install(ring: Any, folder: str, windows: Any) -> None:
+    rank = ring.words[W_RANK]
+    base = os.path.join(folder, f"rank-{rank:05d}")
+    story: dict[str, Any] = {"pid": os.getpid(), "clean": False, "thread_errors": []}
 
-    def save():
-        # type: () -> None
-        if ring.is_detached:  # type: ignore[attr-defined]
+    def save() -> None:
+        if ring.is_detached:
             return
         with guard.quietly("telling how the rank ended"):
             story["time_ns"] = time.time_ns()
@@ -33,24 +34,22 @@ def install(ring, folder, windows):
     _watch_main(story, save)
     _watch_threads(story, save)
 
-    def at_exit():
-        # type: () -> None
-        if ring.is_detached:  # type: ignore[attr-defined]
+    def at_exit() -> None:
+        if ring.is_detached:
             return
-        ring.words[W_EXITING] = 1  # type: ignore[attr-defined]
+        ring.words[W_EXITING] = 1
         story["clean"] = "error_type" not in story
         save()
         with guard.quietly("the last facts"):
             facts.write(base + ".facts.json")
         # The interpreter must not end while C++ holds a running profiler.
         with guard.quietly("ending a window"):
-            windows.finish()  # type: ignore[attr-defined]
+            windows.finish()
 
     atexit.register(at_exit)
 
 
-def _describe(kind, error, traceback):
-    # type: (type, object, object) -> dict
+def _describe(kind: type[Any], error: Any, traceback: Any) -> dict[str, Any]:
     return {
         "error_type": getattr(kind, "__name__", str(kind)),
         "message": str(error)[:4000],
@@ -58,38 +57,34 @@ def _describe(kind, error, traceback):
     }
 
 
-def _watch_main(story, save):
-    # type: (dict, object) -> None
+def _watch_main(story: dict[str, Any], save: Any) -> None:
     previous = sys.excepthook
 
-    def excepthook(kind, error, traceback):
-        # type: (type, object, object) -> None
+    def excepthook(kind: type[Any], error: Any, traceback: Any) -> None:
         with guard.quietly("reading the exception"):
             story.update(_describe(kind, error, traceback))
-            save()  # type: ignore[operator]
-        previous(kind, error, traceback)  # type: ignore[arg-type]
+            save()
+        previous(kind, error, traceback)
 
-    sys.excepthook = excepthook  # type: ignore[assignment]
+    sys.excepthook = excepthook
 
 
-def _watch_threads(story, save):
-    # type: (dict, object) -> None
+def _watch_threads(story: dict[str, Any], save: Any) -> None:
     previous = threading.excepthook
 
-    def thread_hook(arguments):
-        # type: (object) -> None
+    def thread_hook(arguments: Any) -> None:
         with guard.quietly("reading a thread's exception"):
             errors = story["thread_errors"]
             if len(errors) < _MAX_THREAD_ERRORS:
                 one = _describe(
-                    arguments.exc_type,  # type: ignore[attr-defined]
-                    arguments.exc_value,  # type: ignore[attr-defined]
-                    arguments.exc_traceback,  # type: ignore[attr-defined]
+                    arguments.exc_type,
+                    arguments.exc_value,
+                    arguments.exc_traceback,
                 )
-                one["thread"] = getattr(arguments.thread, "name", "")  # type: ignore[attr-defined]
+                one["thread"] = getattr(arguments.thread, "name", "")
                 one["time_ns"] = time.time_ns()
                 errors.append(one)
-                save()  # type: ignore[operator]
-        previous(arguments)  # type: ignore[arg-type]
+                save()
+        previous(arguments)
 
-    threading.excepthook = thread_hook  # type: ignore[assignment]
+    threading.excepthook = thread_hook

@@ -19,10 +19,13 @@ rank, shuffle, set_epoch_used}; ``compile`` {dynamic, backend, mode, fullgraph, 
 groups}; ``threads`` (names of the Python threads).
 """
 
+from __future__ import annotations
+
 import gc
 import json
 import os
 import sys
+from typing import Any
 
 from . import guard, probes
 
@@ -48,14 +51,12 @@ _ENV = (
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "URL")
 
 
-def install():
-    # type: () -> None
+def install() -> None:
     """Wrap the constructors and switches; each records once and costs nothing per step."""
     probes.install()
 
 
-def write(path):
-    # type: (str) -> int
+def write(path: str) -> int:
     """Write all facts as a JSON list of {key, value, places}; returns their number."""
     facts = collect()
     draft = path + ".new"
@@ -65,13 +66,11 @@ def write(path):
     return len(facts)
 
 
-def collect():
-    # type: () -> list
-    facts = []  # type: list
+def collect() -> list[Any]:
+    facts: list[Any] = []
 
-    def tell(key, value, places=()):
-        # type: (str, object, object) -> None
-        facts.append({"key": key, "value": value, "places": list(places)})  # type: ignore[call-overload]
+    def tell(key: str, value: Any, places: Any = ()) -> None:
+        facts.append({"key": key, "value": value, "places": list(places)})
 
     for part in (_process, _environment, _collector, _torch, _recompiles, _process_group):
         with guard.quietly("facts of " + part.__name__.strip("_")):
@@ -81,74 +80,73 @@ def collect():
     return facts
 
 
-def _process(tell):
-    # type: (object) -> None
-    tell("python.version", sys.version.split()[0])  # type: ignore[operator]
-    tell("cpu_count", os.cpu_count())  # type: ignore[operator]
-    tell("cpu_affinity", len(os.sched_getaffinity(0)))  # type: ignore[operator]
+def _process(tell: Any) -> None:
+    tell("python.version", sys.version.split()[0])
+    tell("cpu_count", os.cpu_count())
+    tell("cpu_affinity", len(os.sched_getaffinity(0)))
     for key, name in (("world_size", "WORLD_SIZE"), ("local_world_size", "LOCAL_WORLD_SIZE")):
         value = os.environ.get(name, "")
         if value.isdigit():
-            tell(key, int(value))  # type: ignore[operator]
+            tell(key, int(value))
     threading = sys.modules.get("threading")
     if threading is not None:
-        tell("threads", [thread.name for thread in list(threading._active.values())])  # type: ignore[operator]
+        tell("threads", [thread.name for thread in list(vars(threading)["_active"].values())])
     tracing = sys.modules.get("tracemalloc")
     frames = tracing.get_traceback_limit() if tracing is not None and tracing.is_tracing() else 0
-    tell("tracemalloc", frames, probes.places_of("tracemalloc"))  # type: ignore[operator]
+    tell("tracemalloc", frames, probes.places_of("tracemalloc"))
     for name, function in (("sys.settrace", sys.gettrace()), ("sys.setprofile", sys.getprofile())):
         if function is not None:
-            tell("tracing", {"by": name, "function": repr(function)[:200]})  # type: ignore[operator]
+            tell("tracing", {"by": name, "function": repr(function)[:200]})
 
 
-def _environment(tell):
-    # type: (object) -> None
+def _environment(tell: Any) -> None:
     for name, value in sorted(os.environ.items()):
         if name.startswith(_ENV) and not any(part in name for part in _SECRET):
-            tell("env." + name, value[:500])  # type: ignore[operator]
+            tell("env." + name, value[:500])
 
 
-def _collector(tell):
-    # type: (object) -> None
+def _collector(tell: Any) -> None:
     state = {
         "enabled": gc.isenabled(),
         "thresholds": list(gc.get_threshold()),
         "frozen": gc.get_freeze_count(),
     }
-    tell("gc", state)  # type: ignore[operator]
+    tell("gc", state)
 
 
-def _torch(tell):
-    # type: (object) -> None
+def _torch(tell: Any) -> None:
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "get_num_threads"):
         return
-    tell("torch.version", torch.__version__)  # type: ignore[operator]
+    tell("torch.version", torch.__version__)
     cuda = getattr(torch, "cuda", None)
     used = cuda is not None and cuda.is_initialized()
-    tell("device", "cuda" if used else "cpu")  # type: ignore[operator]
-    tell("num_threads", torch.get_num_threads(), probes.places_of("num_threads"))  # type: ignore[operator]
-    tell("num_interop_threads", torch.get_num_interop_threads())  # type: ignore[operator]
-    tell("deterministic", torch.are_deterministic_algorithms_enabled())  # type: ignore[operator]
-    tell("cudnn.benchmark", bool(torch.backends.cudnn.benchmark))  # type: ignore[operator]
-    tell("anomaly_mode", torch.is_anomaly_enabled(), probes.places_of("anomaly_mode"))  # type: ignore[operator]
+    tell("device", "cuda" if used else "cpu")
+    tell("num_threads", torch.get_num_threads(), probes.places_of("num_threads"))
+    tell("num_interop_threads", torch.get_num_interop_threads())
+    tell("deterministic", torch.are_deterministic_algorithms_enabled())
+    tell("cudnn.benchmark", bool(torch.backends.cudnn.benchmark))
+    tell("anomaly_mode", torch.is_anomaly_enabled(), probes.places_of("anomaly_mode"))
     profiler = sys.modules.get("torch.autograd.profiler")
-    tell("profiler_active", bool(getattr(profiler, "_is_profiler_enabled", False)))  # type: ignore[operator]
+    tell("profiler_active", bool(getattr(profiler, "_is_profiler_enabled", False)))
 
 
-def _recompiles(tell):
-    # type: (object) -> None
+def _recompiles(tell: Any) -> None:
     utils = sys.modules.get("torch._dynamo.utils")
     read = getattr(utils, "get_compilation_metrics", None)
     if read is None:
         return
-    functions = {}  # type: dict
+    functions: dict[Any, Any] = {}
     total = 0.0
     for metrics in list(read()):
         name = getattr(metrics, "co_name", None)
         if name is None:
             continue
-        key = (name, getattr(metrics, "co_filename", None), getattr(metrics, "co_firstlineno", None))
+        key = (
+            name,
+            getattr(metrics, "co_filename", None),
+            getattr(metrics, "co_firstlineno", None),
+        )
         one = functions.setdefault(key, {"count": 0, "reason": None, "seconds": 0.0})
         one["count"] += 1
         one["reason"] = getattr(metrics, "recompile_reason", None) or one["reason"]
@@ -164,11 +162,10 @@ def _recompiles(tell):
     count = sum(row["count"] - 1 for row in rows)
     places = [{"name": rows[0]["name"], "file": rows[0]["file"], "line": rows[0]["line"]}]
     value = {"count": count, "total_s": total, "by_function": rows[:20]}
-    tell("compile.recompiles", value, places)  # type: ignore[operator]
+    tell("compile.recompiles", value, places)
 
 
-def _process_group(tell):
-    # type: (object) -> None
+def _process_group(tell: Any) -> None:
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None or not c10d.is_initialized():
         return
@@ -181,4 +178,4 @@ def _process_group(tell):
         default = c10d._get_default_group()
         options = default._get_backend(sys.modules["torch"].device("cpu")).options
         value["timeout_s"] = options._timeout.total_seconds()
-    tell("process_group", value)  # type: ignore[operator]
+    tell("process_group", value)

@@ -4,13 +4,14 @@
 rank, ``rank-00003.exit.json`` how it ended.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 import tempfile
 
 
-def find_folder():
-    # type: () -> str | None
+def find_folder() -> str | None:
     """Return the job's folder, made if need be; None where nothing can be written."""
     given = os.environ.get("EROICA_RUN")
     folder = given or os.path.join(_base(), "job-" + job_key())
@@ -23,38 +24,34 @@ def find_folder():
     return folder
 
 
-def job_key():
-    # type: () -> str
+def job_key() -> str:
     """Name the job as its ranks on this host see it: launcher process, run id, rendezvous."""
     names = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")
     parts = [os.environ.get(name, "") for name in names] + [str(os.getppid())]
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
 
 
-def _base():
-    # type: () -> str
+def _base() -> str:
     shared = "/dev/shm"
     root = shared if os.access(shared, os.W_OK) else tempfile.gettempdir()
-    return os.path.join(root, "eroica-{}".format(os.getuid()))
+    return os.path.join(root, f"eroica-{os.getuid()}")
 
 
-def is_child_of_rank(folder):
-    # type: (str) -> bool
+def is_child_of_rank(folder: str) -> bool:
     """Whether an ancestor is a rank already: loader workers and compilers inherit RANK."""
     pid = os.getppid()
     for _ in range(16):
         if pid <= 1:
             return False
-        if os.path.exists(os.path.join(folder, "pid-{}".format(pid))):
+        if os.path.exists(os.path.join(folder, f"pid-{pid}")):
             return True
         pid = parent_of(pid)
     return False
 
 
-def parent_of(pid):
-    # type: (int) -> int
+def parent_of(pid: int) -> int:
     try:
-        with open("/proc/{}/stat".format(pid), "rb") as stream:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
             return int(stream.read().rpartition(b")")[2].split()[1])
     except (OSError, ValueError, IndexError):
         return 0

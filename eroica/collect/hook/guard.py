@@ -1,14 +1,16 @@
 """The one place where the hook's own faults end: said once, then quiet."""
 
+from __future__ import annotations
+
 import contextlib
 import sys
+from typing import Any
 
-_told = set()  # type: set[str]
+_told: set[str] = set()
 
 
 @contextlib.contextmanager
-def quietly(what):
-    # type: (str) -> object
+def quietly(what: str) -> Any:
     """Run a part of the hook; its exception is told once on stderr and goes no further."""
     try:
         yield
@@ -16,8 +18,7 @@ def quietly(what):
         tell(what, error)
 
 
-def tell(what, error):
-    # type: (str, BaseException) -> None
+def tell(what: str, error: BaseException) -> None:
     """Say once what no longer works, with the rank; the training goes on without it."""
     if what in _told:
         return
@@ -25,8 +26,7 @@ def tell(what, error):
     import os
 
     rank = os.environ.get("RANK", "?")
-    message = "eroica: rank {}: {} is off ({}: {}); the training goes on\n".format(
-        rank, what, type(error).__name__, error
-    )
+    problem = f"{type(error).__name__}: {error}"
+    message = f"eroica: rank {rank}: {what} is off ({problem}); the training goes on\n"
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(message)

@@ -1,16 +1,18 @@
 """Run a function right after the job itself imports a module; the hook imports no torch."""
 
+from __future__ import annotations
+
 import importlib.abc
 import importlib.util
 import sys
+from typing import Any
 
 from . import guard
 
-_waiting = {}  # type: dict[str, list]
+_waiting: dict[str, list[Any]] = {}
 
 
-def when_imported(name, action):
-    # type: (str, object) -> None
+def when_imported(name: str, action: Any) -> None:
     """Call ``action(module)`` now if the module is there whole, else when it is imported."""
     module = sys.modules.get(name)
     spec = getattr(module, "__spec__", None)
@@ -22,21 +24,18 @@ def when_imported(name, action):
         sys.meta_path.insert(0, _Finder())
 
 
-def _run(action, module):
-    # type: (object, object) -> None
+def _run(action: Any, module: Any) -> None:
     with guard.quietly("watching " + getattr(module, "__name__", "a module")):
-        action(module)  # type: ignore[operator]
+        action(module)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     """Lets the others find the module and stands between its loader and the caller."""
 
-    def __init__(self):
-        # type: () -> None
-        self._busy = set()  # type: set[str]
+    def __init__(self) -> None:
+        self._busy: set[str] = set()
 
-    def find_spec(self, name, path=None, target=None):
-        # type: (str, object, object) -> object
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in _waiting or name in self._busy:
             return None
         self._busy.add(name)
@@ -55,24 +54,20 @@ class _Finder(importlib.abc.MetaPathFinder):
 class _Loader(importlib.abc.Loader):
     """The module's own loader, followed by the actions that wait for it."""
 
-    def __init__(self, loader):
-        # type: (object) -> None
+    def __init__(self, loader: Any) -> None:
         self._loader = loader
 
-    def create_module(self, spec):
-        # type: (object) -> object
-        return self._loader.create_module(spec)  # type: ignore[attr-defined]
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
 
-    def exec_module(self, module):
-        # type: (object) -> None
+    def exec_module(self, module: Any) -> None:
         # Give the module its own loader back: inspect and importlib.resources ask for it.
-        module.__loader__ = self._loader  # type: ignore[attr-defined]
-        if module.__spec__ is not None:  # type: ignore[attr-defined]
-            module.__spec__.loader = self._loader  # type: ignore[attr-defined]
-        self._loader.exec_module(module)  # type: ignore[attr-defined]
-        for action in _waiting.pop(module.__name__, []):  # type: ignore[attr-defined]
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        for action in _waiting.pop(module.__name__, []):
             _run(action, module)
 
-    def __getattr__(self, name):
-        # type: (str) -> object
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

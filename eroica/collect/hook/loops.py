@@ -5,7 +5,10 @@ guard so that a subclass calling ``super().__next__`` counts once, and torch's g
 hooks, which are looked up at each step and so cover optimizers built before.
 """
 
+from __future__ import annotations
+
 import functools
+from typing import Any
 
 from . import guard
 from .imports import when_imported
@@ -17,12 +20,10 @@ _OWNER_SHIFT = 8
 class Owners:
     """Small numbers for optimizers and loaders, in the order they were first seen."""
 
-    def __init__(self):
-        # type: () -> None
-        self._number = {}  # type: dict[int, int]
+    def __init__(self) -> None:
+        self._number: dict[int, int] = {}
 
-    def of(self, key):
-        # type: (int) -> int
+    def of(self, key: int) -> int:
         """The number of an object's id, shifted to where an event carries it."""
         number = self._number.get(key)
         if number is None:
@@ -31,29 +32,25 @@ class Owners:
         return number
 
 
-def install(ring):
-    # type: (object) -> None
+def install(ring: Any) -> None:
     when_imported("torch.optim.optimizer", lambda module: _watch_optimizers(ring, module))
     when_imported("torch.utils.data.dataloader", lambda module: _watch_loaders(ring, module))
 
 
-def _watch_optimizers(ring, module):
-    # type: (object, object) -> None
+def _watch_optimizers(ring: Any, module: Any) -> None:
     before = getattr(module, "register_optimizer_step_pre_hook", None)
     after = getattr(module, "register_optimizer_step_post_hook", None)
     owners = Owners()
-    seen = []  # type: list[bool]
+    seen: list[bool] = []
 
-    def begin(optimizer, args, kwargs):
-        # type: (object, object, object) -> None
+    def begin(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not seen:
             seen.append(True)
-            ring.note_thread()  # type: ignore[attr-defined]
-        ring.record(STEP_IN | owners.of(id(optimizer)))  # type: ignore[attr-defined]
+            ring.note_thread()
+        ring.record(STEP_IN | owners.of(id(optimizer)))
 
-    def end(optimizer, args, kwargs):
-        # type: (object, object, object) -> None
-        ring.end_optimizer(owners.of(id(optimizer)))  # type: ignore[attr-defined]
+    def end(optimizer: Any, args: Any, kwargs: Any) -> None:
+        ring.end_optimizer(owners.of(id(optimizer)))
 
     if before is None or after is None:
         guard.tell("watching optimizers", AttributeError("this torch has no global step hooks"))
@@ -62,16 +59,14 @@ def _watch_optimizers(ring, module):
     after(end)
 
 
-def _watch_loaders(ring, module):
-    # type: (object, object) -> None
+def _watch_loaders(ring: Any, module: Any) -> None:
     base = getattr(module, "_BaseDataLoaderIter", None)
     if base is None:
         guard.tell("watching loaders", AttributeError("this torch has no _BaseDataLoaderIter"))
         return
     owners = Owners()
 
-    def walk(cls):
-        # type: (type) -> None
+    def walk(cls: type[Any]) -> None:
         _wrap_next(ring, owners, cls)
         for child in cls.__subclasses__():
             walk(child)
@@ -79,23 +74,20 @@ def _watch_loaders(ring, module):
     walk(base)
     inherited = base.__init_subclass__
 
-    def init_subclass(cls, **arguments):
-        # type: (type, object) -> None
+    def init_subclass(cls: type[Any], **arguments: Any) -> None:
         inherited.__func__(cls, **arguments) if hasattr(inherited, "__func__") else inherited()
         _wrap_next(ring, owners, cls)
 
-    base.__init_subclass__ = classmethod(init_subclass)
+    base.__init_subclass__ = classmethod(init_subclass)  # type: ignore[arg-type]
 
 
-def _wrap_next(ring, owners, cls):
-    # type: (object, Owners, type) -> None
+def _wrap_next(ring: Any, owners: Owners, cls: type[Any]) -> None:
     original = cls.__dict__.get("__next__")
     if original is None or getattr(original, "_eroica", False):
         return
 
     @functools.wraps(original)
-    def __next__(self):  # noqa: N807
-        # type: (object) -> object
+    def __next__(self: Any) -> Any:  # noqa: N807
         state = self.__dict__
         if state.get("_eroica_inside"):  # a subclass called super().__next__
             return original(self)
@@ -104,13 +96,13 @@ def _wrap_next(ring, owners, cls):
             # The dataset, not the iterator: a new iterator each epoch is the same loader.
             owner = owners.of(id(state.get("_dataset", self)))
             state["_eroica_owner"] = owner
-        ring.record(NEXT_IN | owner)  # type: ignore[attr-defined]
+        ring.record(NEXT_IN | owner)
         state["_eroica_inside"] = True
         try:
             return original(self)
         finally:
             state["_eroica_inside"] = False
-            ring.end_loader(owner)  # type: ignore[attr-defined]
+            ring.end_loader(owner)
 
-    __next__._eroica = True  # type: ignore[attr-defined]
-    cls.__next__ = __next__  # type: ignore[attr-defined]
+    __next__.__dict__["_eroica"] = True
+    cls.__next__ = __next__

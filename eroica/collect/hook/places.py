@@ -1,14 +1,16 @@
 """Which frames are the user's: not the standard library, site-packages, torch or eroica."""
 
+from __future__ import annotations
+
 import os
 import sys
 import sysconfig
+from typing import Any
 
 _MAX_PLACES = 8
 
 
-def _foreign():
-    # type: () -> tuple
+def _foreign() -> tuple[Any, ...]:
     paths = sysconfig.get_paths()
     roots = {paths.get(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     roots.add(os.path.dirname(os.path.abspath(__file__)))
@@ -17,11 +19,10 @@ def _foreign():
 
 
 _ROOTS = _foreign()
-_known = {}  # type: dict[str, bool]
+_known: dict[str, bool] = {}
 
 
-def is_users(path):
-    # type: (str) -> bool
+def is_users(path: str) -> bool:
     """Whether a code object's file is the user's own code."""
     answer = _known.get(path)
     if answer is None:
@@ -37,29 +38,26 @@ def is_users(path):
     return answer
 
 
-def user_places(skip=1):
-    # type: (int) -> list
+def user_places(skip: int = 1) -> list[Any]:
     """The caller's user frames, innermost first: ``{"name", "file", "line"}`` each."""
-    found = []  # type: list
-    frame = sys._getframe(skip)
+    found: list[Any] = []
+    frame: Any = sys._getframe(skip)
     while frame is not None and len(found) < _MAX_PLACES:
         if is_users(frame.f_code.co_filename):
             found.append(_place(frame.f_code, frame.f_lineno))
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return found
 
 
-def places_of_traceback(traceback):
-    # type: (object) -> list
+def places_of_traceback(traceback: Any) -> list[Any]:
     """All frames of a traceback, innermost first, at most 50."""
     found = []
     while traceback is not None:
-        found.append(_place(traceback.tb_frame.f_code, traceback.tb_lineno))  # type: ignore[attr-defined]
-        traceback = traceback.tb_next  # type: ignore[attr-defined]
+        found.append(_place(traceback.tb_frame.f_code, traceback.tb_lineno))
+        traceback = traceback.tb_next
     return found[::-1][:50]
 
 
-def _place(code, line):
-    # type: (object, int) -> dict
-    name = getattr(code, "co_qualname", None) or code.co_name  # type: ignore[attr-defined]
-    return {"name": name, "file": code.co_filename, "line": line}  # type: ignore[attr-defined]
+def _place(code: Any, line: int) -> dict[str, Any]:
+    name = getattr(code, "co_qualname", None) or code.co_name
+    return {"name": name, "file": code.co_filename, "line": line}

@@ -5,30 +5,32 @@ faults to itself. None of them is on the path of a training step except the garb
 callback (about 1 us a collection) and ``torch.save``.
 """
 
+from __future__ import annotations
+
 import functools
 import gc
 import os
 import time
 import weakref
+from typing import Any
 
 from . import guard
 from .imports import when_imported
 from .places import user_places
 
-_places = {}  # type: dict[str, list]
-_loaders = []  # type: list
-_models = []  # type: list
-_samplers = []  # type: list
-_compiled = {}  # type: dict
-_calls = {}  # type: dict
-_saves = {"count": 0, "total_ns": 0, "max_ns": 0, "bytes": 0, "places": []}  # type: dict
+_places: dict[str, list[Any]] = {}
+_loaders: list[Any] = []
+_models: list[Any] = []
+_samplers: list[Any] = []
+_compiled: dict[Any, Any] = {}
+_calls: dict[Any, Any] = {}
+_saves: dict[str, Any] = {"count": 0, "total_ns": 0, "max_ns": 0, "bytes": 0, "places": []}
 _pauses = {"count": 0, "total_ns": 0, "max_ns": 0, "explicit_count": 0, "explicit_ns": 0}
-_collect_places = {}  # type: dict
+_collect_places: dict[Any, Any] = {}
 _MAX_KEPT = 64
 
 
-def install():
-    # type: () -> None
+def install() -> None:
     _watch_collector()
     when_imported("tracemalloc", lambda module: note_call(module, "start", "tracemalloc"))
     when_imported("torch", _watch_torch)
@@ -38,21 +40,18 @@ def install():
     when_imported("torch.nn.parallel.distributed", _watch_models)
 
 
-def places_of(key):
-    # type: (str) -> list
+def places_of(key: str) -> list[Any]:
     return _places.get(key, [])
 
 
-def note_call(module, name, key):
-    # type: (object, str, str) -> None
+def note_call(module: Any, name: str, key: str) -> None:
     """Remember the user lines of the last call of ``module.name``."""
     original = getattr(module, name, None)
     if original is None:
         return
 
     @functools.wraps(original)
-    def wrapper(*args, **kwargs):
-        # type: (object, object) -> object
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         with guard.quietly("noting a call of " + name):
             _places[key] = user_places(2)
         return original(*args, **kwargs)
@@ -60,31 +59,27 @@ def note_call(module, name, key):
     setattr(module, name, wrapper)
 
 
-def _after_init(cls, note):
-    # type: (type, object) -> None
+def _after_init(cls: type[Any], note: Any) -> None:
     """Call ``note(object, places)`` after the outermost constructor of an object has run."""
-    original = cls.__init__  # type: ignore[misc]
+    original = cls.__init__
 
     @functools.wraps(original)
-    def __init__(self, *args, **kwargs):  # noqa: N807
-        # type: (object, object, object) -> None
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         original(self, *args, **kwargs)
         with guard.quietly("reading a " + cls.__name__):
-            note(self, user_places(2))  # type: ignore[operator]
+            note(self, user_places(2))
 
-    cls.__init__ = __init__  # type: ignore[misc]
+    cls.__init__ = __init__
 
 
 # --- garbage collector ----------------------------------------------------------------------
 
 
-def _watch_collector():
-    # type: () -> None
+def _watch_collector() -> None:
     started = [0]
     explicit = [0]
 
-    def callback(phase, info):
-        # type: (str, dict) -> None
+    def callback(phase: str, info: dict[str, Any]) -> None:
         if phase == "start":
             started[0] = time.monotonic_ns()
             return
@@ -101,8 +96,7 @@ def _watch_collector():
     original = gc.collect
 
     @functools.wraps(original)
-    def collect(*args, **kwargs):
-        # type: (object, object) -> int
+    def collect(*args: Any, **kwargs: Any) -> int:
         with guard.quietly("noting gc.collect"):
             places = user_places(2)
             key = tuple((p["file"], p["line"]) for p in places[:2])
@@ -112,22 +106,20 @@ def _watch_collector():
                 _collect_places[key] = [1, places]
         explicit[0] += 1
         try:
-            return original(*args, **kwargs)  # type: ignore[arg-type]
+            return original(*args, **kwargs)
         finally:
             explicit[0] -= 1
 
-    gc.collect = collect  # type: ignore[assignment]
+    gc.collect = collect
     for name in ("disable", "freeze", "set_threshold", "set_debug"):
         _count_call(gc, name, "gc.call")
 
 
-def _count_call(module, name, key):
-    # type: (object, str, str) -> None
+def _count_call(module: Any, name: str, key: str) -> None:
     original = getattr(module, name)
 
     @functools.wraps(original)
-    def wrapper(*args, **kwargs):
-        # type: (object, object) -> object
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         with guard.quietly("noting a call of " + name):
             one = _calls.setdefault((key, name), {"count": 0, "places": user_places(2)})
             one["count"] += 1
@@ -139,20 +131,17 @@ def _count_call(module, name, key):
 # --- torch ----------------------------------------------------------------------------------
 
 
-def _watch_torch(torch):
-    # type: (object) -> None
+def _watch_torch(torch: Any) -> None:
     note_call(torch, "set_num_threads", "num_threads")
     _watch_save(torch)
     _watch_compile(torch)
 
 
-def _watch_save(torch):
-    # type: (object) -> None
-    original = torch.save  # type: ignore[attr-defined]
+def _watch_save(torch: Any) -> None:
+    original = torch.save
 
     @functools.wraps(original)
-    def save(obj, f, *args, **kwargs):
-        # type: (object, object, object, object) -> object
+    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
         start = time.monotonic_ns()
         try:
             return original(obj, f, *args, **kwargs)
@@ -166,35 +155,34 @@ def _watch_save(torch):
                 if isinstance(f, (str, os.PathLike)) and os.path.exists(f):
                     _saves["bytes"] += os.path.getsize(f)
 
-    torch.save = save  # type: ignore[attr-defined]
+    torch.save = save
 
 
-def _watch_compile(torch):
-    # type: (object) -> None
+def _watch_compile(torch: Any) -> None:
     original = getattr(torch, "compile", None)
     if original is None:
         return
 
     @functools.wraps(original)
-    def compile(model=None, **kwargs):  # noqa: A001
-        # type: (object, object) -> object
+    def compile(model: Any = None, **kwargs: Any) -> Any:
         with guard.quietly("noting torch.compile"):
             places = user_places(2)
             key = tuple((p["file"], p["line"]) for p in places[:1])
             value = {name: kwargs.get(name) for name in ("dynamic", "backend", "mode", "fullgraph")}
-            value = {k: v if isinstance(v, (str, bool, type(None))) else repr(v)[:80] for k, v in value.items()}
+            value = {
+                k: v if isinstance(v, (str, bool, type(None))) else repr(v)[:80]
+                for k, v in value.items()
+            }
             if len(_compiled) < _MAX_KEPT:
                 one = _compiled.setdefault(key, {"value": dict(value, count=0), "places": places})
                 one["value"]["count"] += 1
         return original(model, **kwargs) if model is not None else original(**kwargs)
 
-    torch.compile = compile  # type: ignore[attr-defined]
+    torch.compile = compile
 
 
-def _watch_anomaly(module):
-    # type: (object) -> None
-    def note(switch, places):
-        # type: (object, list) -> None
+def _watch_anomaly(module: Any) -> None:
+    def note(switch: Any, places: list[Any]) -> None:
         _places["anomaly_mode"] = places
 
     for name in ("set_detect_anomaly", "detect_anomaly"):
@@ -203,18 +191,21 @@ def _watch_anomaly(module):
             _after_init(cls, note)
 
 
-def _watch_loaders(module):
-    # type: (object) -> None
-    def note(loader, places):
-        # type: (object, list) -> None
+def _watch_loaders(module: Any) -> None:
+    def note(loader: Any, places: list[Any]) -> None:
         if any(one["object"]() is loader for one in _loaders):
             return
         if len(_loaders) < _MAX_KEPT:
-            _loaders.append({"object": weakref.ref(loader), "places": places, "started": 0,
-                             "value": _loader_value(loader)})
+            _loaders.append(
+                {
+                    "object": weakref.ref(loader),
+                    "places": places,
+                    "started": 0,
+                    "value": _loader_value(loader),
+                }
+            )
 
-    def note_iterator(iterator, places):
-        # type: (object, list) -> None
+    def note_iterator(iterator: Any, places: list[Any]) -> None:
         dataset = iterator.__dict__.get("_dataset")
         for one in _loaders:
             loader = one["object"]()
@@ -222,69 +213,82 @@ def _watch_loaders(module):
                 one["started"] += 1
                 return
 
-    _after_init(module.DataLoader, note)  # type: ignore[attr-defined]
+    _after_init(module.DataLoader, note)
     base = getattr(module, "_BaseDataLoaderIter", None)
     if base is not None:
         _after_init(base, note_iterator)
 
 
-def _loader_value(loader):
-    # type: (object) -> dict
+def _loader_value(loader: Any) -> dict[str, Any]:
     value = {
         name: getattr(loader, name, None)
-        for name in ("num_workers", "persistent_workers", "pin_memory", "prefetch_factor",
-                     "batch_size", "drop_last")
+        for name in (
+            "num_workers",
+            "persistent_workers",
+            "pin_memory",
+            "prefetch_factor",
+            "batch_size",
+            "drop_last",
+        )
     }
     sampler = getattr(loader, "sampler", None)
-    dataset = getattr(loader, "dataset", None)
+    dataset: Any = getattr(loader, "dataset", None)
     value["sampler"] = type(sampler).__name__
     value["batch_sampler"] = type(getattr(loader, "batch_sampler", None)).__name__
-    value["shuffle"] = type(sampler).__name__ == "RandomSampler" or getattr(sampler, "shuffle", None)
+    value["shuffle"] = type(sampler).__name__ == "RandomSampler" or getattr(
+        sampler, "shuffle", None
+    )
     value["num_replicas"] = getattr(sampler, "num_replicas", None)
     value["dataset"] = type(dataset).__name__
-    value["dataset_len"] = len(dataset) if hasattr(type(dataset), "__len__") else None  # type: ignore[arg-type]
+    value["dataset_len"] = len(dataset) if hasattr(type(dataset), "__len__") else None
     for name in ("collate_fn", "worker_init_fn"):
         function = getattr(loader, name, None)
-        value[name] = getattr(function, "__qualname__", type(function).__name__) if function else None
+        value[name] = (
+            getattr(function, "__qualname__", type(function).__name__) if function else None
+        )
     context = getattr(loader, "multiprocessing_context", None)
     value["multiprocessing_context"] = context.get_start_method() if context is not None else None
     return value
 
 
-def _watch_samplers(module):
-    # type: (object) -> None
-    def note(sampler, places):
-        # type: (object, list) -> None
+def _watch_samplers(module: Any) -> None:
+    def note(sampler: Any, places: list[Any]) -> None:
         if len(_samplers) < _MAX_KEPT:
-            value = {name: getattr(sampler, name, None) for name in ("num_replicas", "rank", "shuffle")}
+            value = {
+                name: getattr(sampler, name, None) for name in ("num_replicas", "rank", "shuffle")
+            }
             value["class"] = type(sampler).__name__
             _samplers.append({"object": weakref.ref(sampler), "value": value, "places": places})
 
-    _after_init(module.DistributedSampler, note)  # type: ignore[attr-defined]
+    _after_init(module.DistributedSampler, note)
 
 
-def _watch_models(module):
-    # type: (object) -> None
-    cls = module.DistributedDataParallel  # type: ignore[attr-defined]
+def _watch_models(module: Any) -> None:
+    cls = module.DistributedDataParallel
 
-    def note(model, places):
-        # type: (object, list) -> None
-        parameters = [p for p in model.parameters() if p.requires_grad]  # type: ignore[attr-defined]
-        names = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view", "broadcast_buffers")
+    def note(model: Any, places: list[Any]) -> None:
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        names = (
+            "find_unused_parameters",
+            "static_graph",
+            "gradient_as_bucket_view",
+            "broadcast_buffers",
+        )
         value = {name: getattr(model, name, None) for name in names}
         cap = getattr(model, "bucket_bytes_cap", None)
         value["bucket_cap_mb"] = cap / 1048576 if cap else None
         value["num_tensors"] = len(parameters)
         value["num_parameters"] = sum(p.numel() for p in parameters)
         if len(_models) < _MAX_KEPT:
-            _models.append({"object": weakref.ref(model), "value": value, "places": places, "no_sync": 0})
+            _models.append(
+                {"object": weakref.ref(model), "value": value, "places": places, "no_sync": 0}
+            )
 
     _after_init(cls, note)
     original = cls.no_sync
 
     @functools.wraps(original)
-    def no_sync(self):
-        # type: (object) -> object
+    def no_sync(self: Any) -> Any:
         for one in _models:
             if one["object"]() is self:
                 one["no_sync"] += 1
@@ -296,22 +300,21 @@ def _watch_models(module):
 # --- telling --------------------------------------------------------------------------------
 
 
-def tell_all(tell):
-    # type: (object) -> None
+def tell_all(tell: Any) -> None:
     for one in _loaders:
-        tell("dataloader", dict(one["value"], iterators_started=one["started"]), one["places"])  # type: ignore[operator]
+        tell("dataloader", dict(one["value"], iterators_started=one["started"]), one["places"])
     for one in _models:
-        tell("ddp", dict(one["value"], no_sync_used=one["no_sync"]), one["places"])  # type: ignore[operator]
+        tell("ddp", dict(one["value"], no_sync_used=one["no_sync"]), one["places"])
     for one in _samplers:
         sampler = one["object"]()
         epoch = getattr(sampler, "epoch", 0) if sampler is not None else None
-        tell("sampler", dict(one["value"], epoch=epoch), one["places"])  # type: ignore[operator]
+        tell("sampler", dict(one["value"], epoch=epoch), one["places"])
     for one in _compiled.values():
-        tell("compile", one["value"], one["places"])  # type: ignore[operator]
+        tell("compile", one["value"], one["places"])
     for (key, name), one in _calls.items():
-        tell(key, {"call": name, "count": one["count"]}, one["places"])  # type: ignore[operator]
+        tell(key, {"call": name, "count": one["count"]}, one["places"])
     callers = sorted(_collect_places.values(), key=lambda pair: -pair[0])
-    tell("gc.pauses", dict(_pauses), callers[0][1] if callers else [])  # type: ignore[operator]
+    tell("gc.pauses", dict(_pauses), callers[0][1] if callers else [])
     if _saves["count"]:
         value = {name: _saves[name] for name in ("count", "total_ns", "max_ns", "bytes")}
-        tell("checkpoint.saves", value, _saves["places"])  # type: ignore[operator]
+        tell("checkpoint.saves", value, _saves["places"])

@@ -1,8 +1,11 @@
 """The ring of events: a memory-mapped file that outlives the process and costs no system call."""
 
+from __future__ import annotations
+
 import mmap
 import os
 import time
+from typing import Any
 
 from . import layout
 from .layout import (
@@ -24,8 +27,7 @@ from .layout import (
 )
 
 
-def _number(name, default=0):
-    # type: (str, int) -> int
+def _number(name: str, default: int = 0) -> int:
     try:
         return int(os.environ.get(name, default))
     except ValueError:
@@ -35,22 +37,20 @@ def _number(name, default=0):
 class Ring:
     """Writes events. One writer at a time by the GIL; a torn write costs one event, no more."""
 
-    def __init__(self, words, path=""):
-        # type: (memoryview, str) -> None
+    def __init__(self, words: memoryview, path: str = "") -> None:
         self.words = words
         self.path = path
-        self.on_border = None  # type: object
+        self.on_border: Any = None
         self.is_detached = False
         self._position = 0
         self._now = time.monotonic_ns
 
     @classmethod
-    def create(cls, folder):
-        # type: (str) -> Ring
+    def create(cls, folder: str) -> Ring:
         """Make this rank's ring. It appears under its name whole, so that no reader sees half."""
         rank = _number("RANK")
-        path = os.path.join(folder, "rank-{:05d}.ring".format(rank))
-        draft = "{}.{}".format(path, os.getpid())
+        path = os.path.join(folder, f"rank-{rank:05d}.ring")
+        draft = f"{path}.{os.getpid()}"
         handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             # Blocks are reserved now: a full disk must not become SIGBUS in the training.
@@ -73,14 +73,13 @@ class Ring:
             words[word] = NEVER
         words[layout.W_MAGIC] = layout.MAGIC
         marker = os.open(
-            os.path.join(folder, "pid-{}".format(os.getpid())), os.O_CREAT | os.O_WRONLY, 0o600
+            os.path.join(folder, f"pid-{os.getpid()}"), os.O_CREAT | os.O_WRONLY, 0o600
         )
         os.close(marker)
         os.rename(draft, path)
         return cls(words, path)
 
-    def record(self, kind):
-        # type: (int) -> None
+    def record(self, kind: int) -> None:
         """Write one event; ``kind`` carries the owner in its higher bits."""
         words = self.words
         position = self._position
@@ -90,8 +89,7 @@ class Ring:
         self._position = position = position + 1
         words[W_POSITION] = position
 
-    def end_optimizer(self, owner):
-        # type: (int) -> None
+    def end_optimizer(self, owner: int) -> None:
         self.record(STEP_OUT | owner)
         words = self.words
         count = words[W_NUM_OPTIMIZER] + 1
@@ -99,8 +97,7 @@ class Ring:
         if count >= words[W_BORDER_OPTIMIZER]:
             self._border(W_BORDER_OPTIMIZER, count)
 
-    def end_loader(self, owner):
-        # type: (int) -> None
+    def end_loader(self, owner: int) -> None:
         self.record(NEXT_OUT | owner)
         words = self.words
         count = words[W_NUM_LOADER] + 1
@@ -108,8 +105,7 @@ class Ring:
         if count >= words[W_BORDER_LOADER]:
             self._border(W_BORDER_LOADER, count)
 
-    def mark_step(self):
-        # type: () -> None
+    def mark_step(self) -> None:
         self.record(MARK)
         words = self.words
         count = words[W_NUM_MARKED] + 1
@@ -117,21 +113,18 @@ class Ring:
         if count >= words[W_BORDER_MARKED]:
             self._border(W_BORDER_MARKED, count)
 
-    def note_thread(self):
-        # type: () -> None
+    def note_thread(self) -> None:
         """Say which OS thread trains; called at the first event."""
         import _thread
 
         self.words[W_THREAD] = _thread.get_native_id()
 
-    def _border(self, word, count):
-        # type: (int, int) -> None
+    def _border(self, word: int, count: int) -> None:
         self.words[word] = NEVER
         if self.on_border is not None and not self.is_detached:
-            self.on_border(word, count)  # type: ignore[operator]
+            self.on_border(word, count)
 
-    def detach(self):
-        # type: () -> None
+    def detach(self) -> None:
         """Point writes at private memory: in a forked child the file is its parent's."""
         self.is_detached = True
         self.words = memoryview(bytearray(NUM_BYTES)).cast("Q")

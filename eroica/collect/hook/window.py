@@ -5,12 +5,15 @@ the user's are tracked through the private methods named in ``_watch``; where th
 windows stay off. A profiler that the user starts inside our window ends the window first.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import socket
 import sys
 import threading
 import time
+from typing import Any
 
 from . import guard
 from .imports import when_imported
@@ -22,24 +25,22 @@ _FINISH_S = 10.0
 class Windows:
     """At most one window at a time. States: idle, armed, open, closed (not yet exported)."""
 
-    def __init__(self, ring, folder):
-        # type: (object, str) -> None
+    def __init__(self, ring: Any, folder: str) -> None:
         self.ring = ring
         self.folder = folder
-        self.result = {}  # type: dict
+        self.result: dict[str, Any] = {}
         self._lock = threading.RLock()
-        self._request = None  # type: dict | None
-        self._profiler = None  # type: object
-        self._closed = None  # type: object
-        self._user_live = set()  # type: set
+        self._request: dict[str, Any] | None = None
+        self._profiler: Any = None
+        self._closed: Any = None
+        self._user_live: set[Any] = set()
         self._is_ours = threading.local()
         self._is_possible = False
         when_imported("torch.autograd.profiler", self._watch)
 
     # --- asked by the agent (control thread)
 
-    def arm(self, request):
-        # type: (dict) -> dict
+    def arm(self, request: dict[str, Any]) -> dict[str, Any]:
         """Take a request: {word, start, stop, max_s, path, id}; counts are of the border word."""
         with self._lock:
             if not self._is_possible:
@@ -48,22 +49,20 @@ class Windows:
                 raise RuntimeError("a window is open")
             self._request = dict(request)
             self.result = {"id": request["id"], "state": "armed"}
-            self.ring.words[request["word"]] = request["start"]  # type: ignore[attr-defined]
+            self.ring.words[request["word"]] = request["start"]
         return self.result
 
-    def stop_now(self, why):
-        # type: (str) -> dict
+    def stop_now(self, why: str) -> dict[str, Any]:
         """End an open window from any thread (profile_all_threads makes that safe)."""
         with self._lock:
             request, self._request = self._request, None
             if request is not None:
-                self.ring.words[request["word"]] = NEVER  # type: ignore[attr-defined]
+                self.ring.words[request["word"]] = NEVER
             if self._profiler is not None:
                 self._stop(why)
         return self.result
 
-    def export(self):
-        # type: () -> dict
+    def export(self) -> dict[str, Any]:
         """Write a closed window's trace to its path; the events are freed."""
         with self._lock:
             closed, self._closed = self._closed, None
@@ -71,14 +70,13 @@ class Windows:
                 return self.result
             start = time.monotonic_ns()
             path = self.result["path"]
-            closed.kineto_results.save(path)  # type: ignore[attr-defined]
+            closed.kineto_results.save(path)
             self.result["export_ns"] = time.monotonic_ns() - start
             self.result["bytes"] = os.path.getsize(path)
             self.result["state"] = "exported"
         return self.result
 
-    def finish(self):
-        # type: () -> None
+    def finish(self) -> None:
         """At exit: end and write what is open, so that the interpreter ends without it."""
         if not self._lock.acquire(timeout=_FINISH_S):
             return
@@ -91,8 +89,7 @@ class Windows:
 
     # --- called by the training thread
 
-    def at_border(self, word, count):
-        # type: (int, int) -> None
+    def at_border(self, word: int, count: int) -> None:
         with guard.quietly("profiler windows"), self._lock:
             request = self._request
             if request is None:
@@ -104,14 +101,12 @@ class Windows:
                 self._request = None
                 self._stop("done")
             else:
-                self.ring.words[word] = count + 1  # type: ignore[attr-defined]
+                self.ring.words[word] = count + 1
 
-    def _is_over(self, request):
-        # type: (dict) -> bool
-        return time.monotonic_ns() - self.result["start_ns"] > request["max_s"] * 1e9
+    def _is_over(self, request: dict[str, Any]) -> bool:
+        return bool(time.monotonic_ns() - self.result["start_ns"] > request["max_s"] * 1e9)
 
-    def _start(self, request, word, count):
-        # type: (dict, int, int) -> None
+    def _start(self, request: dict[str, Any], word: int, count: int) -> None:
         profiling = sys.modules["torch.autograd.profiler"]
         if self._user_live or getattr(profiling, "_is_profiler_enabled", True):
             self._request = None
@@ -120,8 +115,8 @@ class Windows:
         self._is_ours.me = True
         try:
             profiler = _make_profiler(profiling, request.get("stacks", True))
-            profiler._prepare_trace()  # type: ignore[attr-defined]
-            profiler._start_trace()  # type: ignore[attr-defined]
+            profiler._prepare_trace()
+            profiler._start_trace()
         finally:
             self._is_ours.me = False
         self._profiler = profiler
@@ -129,20 +124,19 @@ class Windows:
         self.result.update(
             state="open", first=count, late=late, path=request["path"], start_ns=time.monotonic_ns()
         )
-        self.ring.words[W_WINDOW] = 1  # type: ignore[attr-defined]
-        self.ring.words[word] = count + 1  # type: ignore[attr-defined]
+        self.ring.words[W_WINDOW] = 1
+        self.ring.words[word] = count + 1
 
-    def _stop(self, why):
-        # type: (str) -> None
+    def _stop(self, why: str) -> None:
         profiler, self._profiler = self._profiler, None
         start = time.monotonic_ns()
         _add_metadata(self.ring)
         self._is_ours.me = True
         try:
-            profiler.__exit__(None, None, None)  # type: ignore[attr-defined]
+            profiler.__exit__(None, None, None)
         finally:
             self._is_ours.me = False
-            self.ring.words[W_WINDOW] = 0  # type: ignore[attr-defined]
+            self.ring.words[W_WINDOW] = 0
         now = time.monotonic_ns()
         self._closed = profiler
         self.result.update(
@@ -151,16 +145,14 @@ class Windows:
 
     # --- the user's own profilers
 
-    def _watch(self, module):
-        # type: (object) -> None
-        cls = module.profile  # type: ignore[attr-defined]
+    def _watch(self, module: Any) -> None:
+        cls = module.profile
         prepare, leave = getattr(cls, "_prepare_trace", None), cls.__exit__
         if prepare is None or not hasattr(cls, "_start_trace"):
             guard.tell("profiler windows", AttributeError("profile._prepare_trace is missing"))
             return
 
-        def _prepare_trace(profiler):
-            # type: (object) -> object
+        def _prepare_trace(profiler: Any) -> Any:
             if not getattr(self._is_ours, "me", False):
                 with guard.quietly("making way for the job's profiler"), self._lock:
                     if self._profiler is not None:
@@ -169,8 +161,7 @@ class Windows:
                     self._user_live.add(id(profiler))
             return prepare(profiler)
 
-        def __exit__(profiler, *args):  # noqa: N807
-            # type: (object, object) -> object
+        def __exit__(profiler: Any, *args: Any) -> Any:  # noqa: N807
             try:
                 return leave(profiler, *args)
             finally:
@@ -181,8 +172,7 @@ class Windows:
         self._is_possible = True
 
 
-def _make_profiler(profiling, with_stack):
-    # type: (object, bool) -> object
+def _make_profiler(profiling: Any, with_stack: bool) -> Any:
     torch = sys.modules["torch"]
     experimental = torch._C._profiler._ExperimentalConfig
     config = None
@@ -195,23 +185,22 @@ def _make_profiler(profiling, with_stack):
             break
         except TypeError:  # an older torch: fewer options
             continue
-    arguments = {"use_kineto": True, "with_stack": with_stack}
+    arguments: dict[str, Any] = {"use_kineto": True, "with_stack": with_stack}
     if config is not None:
         arguments["experimental_config"] = config
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         import inspect
 
-        names = inspect.signature(profiling.profile.__init__).parameters  # type: ignore[attr-defined]
+        names = inspect.signature(profiling.profile.__init__).parameters
         key = "use_device" if "use_device" in names else "use_cuda"
         arguments[key] = "cuda" if key == "use_device" else True
-    return profiling.profile(**arguments)  # type: ignore[attr-defined]
+    return profiling.profile(**arguments)
 
 
-def _add_metadata(ring):
-    # type: (object) -> None
+def _add_metadata(ring: Any) -> None:
     """Put into the trace what torch.profiler puts there, so that any reader knows the rank."""
     autograd = sys.modules["torch"].autograd
-    words = ring.words  # type: ignore[attr-defined]
+    words = ring.words
     value = {"rank": int(words[W_RANK]), "world_size": int(words[W_WORLD_SIZE])}
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is not None and c10d.is_initialized():

@@ -4,29 +4,32 @@ It loads the hook by its place on disk, so that eroica need not be installed in 
 and runs the sitecustomize that would have been found without it.
 """
 
+from __future__ import annotations
+
 import importlib.machinery
 import importlib.util
 import os
 import sys
+from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _load(name, path, folder=None):
-    # type: (str, str, object) -> object
+def _load(name: str, path: str, folder: Any = None) -> Any:
     spec = importlib.util.spec_from_file_location(
         name,
         path,
-        submodule_search_locations=[folder] if folder else None,  # type: ignore[list-item]
+        submodule_search_locations=[folder] if folder else None,
     )
-    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    if spec is None or spec.loader is None:
+        raise ImportError("no hook at " + path)
+    module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    spec.loader.exec_module(module)
     return module
 
 
-def _run_the_other():
-    # type: () -> None
+def _run_the_other() -> None:
     """Run the sitecustomize that this one hides, as Python would have."""
     others = [path for path in sys.path if os.path.abspath(path or ".") != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
@@ -36,15 +39,14 @@ def _run_the_other():
         spec.loader.exec_module(module)
 
 
-def _attach():
-    # type: () -> None
+def _attach() -> None:
     if os.environ.get("RANK") is None or os.environ.get("EROICA") == "0":
         return
     folder = os.path.join(os.path.dirname(_HERE), "hook")
     try:
-        _load("eroica_hook", os.path.join(folder, "__init__.py"), folder).attach()  # type: ignore[attr-defined]
+        _load("eroica_hook", os.path.join(folder, "__init__.py"), folder).attach()
     except Exception as error:
-        sys.stderr.write("eroica: not watching this process ({!r})\n".format(error))
+        sys.stderr.write(f"eroica: not watching this process ({error!r})\n")
 
 
 _attach()

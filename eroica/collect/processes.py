@@ -1,0 +1,152 @@
+"""Finds the jobs of this host: ranks by their environment, grouped by what joins them."""
+
+import os
+import socket
+from dataclasses import dataclass, field
+
+from eroica.collect import proc
+
+
+@dataclass
+class LiveRank:
+    """A rank that runs (or ran) on this host."""
+
+    rank: int
+    pid: int
+    local_rank: int | None = None
+    start_ticks: int = 0
+    """Tells a process from a later one with its pid."""
+
+    @property
+    def is_alive(self) -> bool:
+        stat = proc.read_stat(self.pid)
+        if stat is None or stat.state in "ZX":
+            return False
+        return not self.start_ticks or stat.start_ticks == self.start_ticks
+
+
+@dataclass
+class LiveJob:
+    """The ranks of one job on this host."""
+
+    key: str
+    ranks: dict[int, LiveRank]
+    world_size: int
+    launcher_pid: int | None = None
+    command: tuple[str, ...] = ()
+    """Of the launcher where there is one, else of the lowest rank."""
+    directory: str | None = None
+    folder: str | None = None
+    """Where the hook of its ranks lives; None where it runs without."""
+    host: str = field(default_factory=socket.gethostname)
+
+    @property
+    def pids(self) -> list[int]:
+        return [rank.pid for rank in self.ranks.values()]
+
+    @property
+    def missing_ranks(self) -> tuple[int, ...]:
+        return tuple(rank for rank in range(self.world_size) if rank not in self.ranks)
+
+
+def find_jobs(*, below: int | None = None) -> list[LiveJob]:
+    """Return the jobs of this user on this host, newest first; ``below`` limits to descendants.
+
+    A rank is a process with RANK and WORLD_SIZE whose parent does not have the same RANK: loader
+    workers and compile workers inherit it.
+    """
+    stats = proc.all_stats()
+    candidates = proc.descendants(below, stats) if below is not None else sorted(stats)
+    found: dict[str, list[tuple[LiveRank, dict[str, str]]]] = {}
+    environments: dict[int, dict[str, str]] = {}
+
+    def environment(pid: int) -> dict[str, str]:
+        if pid not in environments:
+            environments[pid] = proc.read_environment(pid) if _is_ours(pid) else {}
+        return environments[pid]
+
+    for pid in candidates:
+        stat = stats.get(pid)
+        given = environment(pid)
+        if stat is None or stat.state in "ZX" or not _is_rank(given):
+            continue
+        if environment(stat.parent_pid).get("RANK") == given["RANK"]:
+            continue
+        rank = LiveRank(
+            rank=int(given["RANK"]),
+            pid=pid,
+            local_rank=int(given["LOCAL_RANK"]) if given.get("LOCAL_RANK", "").isdigit() else None,
+            start_ticks=stat.start_ticks,
+        )
+        found.setdefault(_key(given, stat.parent_pid), []).append((rank, given))
+    jobs = [_job(key, members, stats) for key, members in found.items()]
+    return sorted(jobs, key=lambda job: -max(rank.start_ticks for rank in job.ranks.values()))
+
+
+def find_job_of(pid: int) -> LiveJob | None:
+    """Return the job a process belongs to: as a rank, as a rank's child or as the launcher."""
+    stats = proc.all_stats()
+    line = [pid]
+    while line[-1] in stats and stats[line[-1]].parent_pid > 1:
+        line.append(stats[line[-1]].parent_pid)
+    jobs = find_jobs()
+    for ancestor in line:
+        for job in jobs:
+            if ancestor in job.pids:
+                return job
+    for job in jobs:
+        if set(proc.descendants(pid, stats)) & set(job.pids):
+            return job
+    return None
+
+
+def _is_ours(pid: int) -> bool:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == os.getuid()  # noqa: PTH116
+    except OSError:
+        return False
+
+
+def _is_rank(given: dict[str, str]) -> bool:
+    return given.get("RANK", "").isdigit() and given.get("WORLD_SIZE", "").isdigit()
+
+
+def _key(given: dict[str, str], parent: int) -> str:
+    names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
+    parts = [given.get(name, "") for name in names]
+    return "|".join(parts) if any(parts) else f"parent {parent}"
+
+
+def _job(
+    key: str, members: list[tuple[LiveRank, dict[str, str]]], stats: dict[int, proc.Stat]
+) -> LiveJob:
+    # The older process of two with one rank is what the newer one was started by.
+    ranks: dict[int, LiveRank] = {}
+    for rank, _ in sorted(members, key=lambda member: member[0].start_ticks):
+        ranks.setdefault(rank.rank, rank)
+    first = ranks[min(ranks)]
+    parents = {stats[rank.pid].parent_pid for rank in ranks.values() if rank.pid in stats}
+    launcher = parents.pop() if len(parents) == 1 else None
+    if launcher is not None and (launcher <= 1 or not _is_launcher(launcher)):
+        launcher = None
+    given = members[0][1]
+    try:
+        directory = os.readlink(f"/proc/{first.pid}/cwd")  # noqa: PTH115
+    except OSError:
+        directory = None
+    return LiveJob(
+        key=key,
+        ranks=dict(sorted(ranks.items())),
+        world_size=int(given["WORLD_SIZE"]),
+        launcher_pid=launcher,
+        command=proc.read_command(launcher or first.pid),
+        directory=directory,
+        folder=given.get("EROICA_RUN"),
+    )
+
+
+def _is_launcher(pid: int) -> bool:
+    text = " ".join(proc.read_command(pid))
+    return any(
+        word in text for word in ("torchrun", "torch.distributed", "accelerate", "deepspeed")
+    )

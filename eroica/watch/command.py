@@ -1,0 +1,178 @@
+"""Starts the job's command with the hook on its path, and ends it with all its processes."""
+
+import contextlib
+import ctypes
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+from eroica.collect import proc
+from eroica.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+INJECT = Path(__file__).parents[1] / "collect" / "inject"
+_PR_SET_CHILD_SUBREAPER = 36
+_LOG_LIMIT = 1 << 22  # of the copy that is kept; the output itself goes through whole
+
+
+def make_folder() -> Path:
+    """Make a private folder for one run's rings, in memory where that is possible."""
+    shared = Path("/dev/shm")
+    root = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+    base = root / f"eroica-{os.getuid()}"
+    base.mkdir(mode=0o700, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix="run-", dir=base))
+
+
+class Command:
+    """A job started by us. Its output goes to ``output`` and, its tail, to a log file."""
+
+    def __init__(self, words: Sequence[str], folder: Path, *, output: IO[bytes] | None) -> None:
+        self.words = tuple(words)
+        self.folder = folder
+        self.log_path = folder / "output.log"
+        become_subreaper()
+        environment = dict(os.environ)
+        paths = [str(INJECT), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        environment["EROICA_RUN"] = str(folder)
+        environment.setdefault("KINETO_LOG_LEVEL", "99")
+        environment.setdefault("PYTHONUNBUFFERED", "1")
+        try:
+            self.process = subprocess.Popen(
+                self.words,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise InputError(
+                f"cannot start {self.words[0]!r}", str(error), "eroica run -- COMMAND ..."
+            ) from error
+        self._is_ending = False
+        self._output = output if output is not None else sys.stderr.buffer
+        self._thread = threading.Thread(target=self._copy, name="eroica-output", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def exit_code(self) -> int | None:
+        """Return the command's exit code, None while it runs."""
+        return self.process.poll()
+
+    def _copy(self) -> None:
+        """Pass the job's output on; a full disk or a closed terminal never stops the job."""
+        assert self.process.stdout is not None
+        source = self.process.stdout
+        written = 0
+        with self.log_path.open("wb") as log:
+            while data := os.read(source.fileno(), 1 << 16):
+                if self._is_ending:  # what a launcher says of being ended helps nobody
+                    continue
+                with contextlib.suppress(OSError, ValueError):
+                    self._output.write(data)
+                    self._output.flush()
+                with contextlib.suppress(OSError):
+                    if written > _LOG_LIMIT:
+                        log.seek(0)
+                        log.truncate()
+                        written = 0
+                    log.write(data)
+                    log.flush()
+                    written += len(data)
+
+    def log_tail(self, num_bytes: int = 65536) -> str:
+        """Return the end of the job's output."""
+        try:
+            data = self.log_path.read_bytes()
+        except OSError:
+            return ""
+        return data[-num_bytes:].decode(errors="replace")
+
+    def members(self) -> list[int]:
+        """Return every living process of the job: descendants, and orphans that carry its mark."""
+        stats = proc.all_stats()
+        found = set(proc.descendants(self.pid, stats))
+        found.add(self.pid)
+        mark = str(self.folder)
+        for stat in stats.values():
+            # Orphans come to us, their subreaper; their environment says whose they are.
+            is_orphan = stat.parent_pid in (os.getpid(), 1) and stat.pid not in found
+            if is_orphan and proc.read_environment(stat.pid).get("EROICA_RUN") == mark:
+                found.add(stat.pid)
+                found.update(proc.descendants(stat.pid, stats))
+        return [pid for pid in found if pid in stats and stats[pid].state not in "ZX"]
+
+    def end(self, *, grace_s: float = 1.0) -> int | None:
+        """End the job with all its processes and return its exit code, if it had ended itself.
+
+        First SIGTERM to all at once, after ``grace_s`` SIGKILL to the rest, until none is left.
+        """
+        code = self.exit_code()
+        self._is_ending = code is None
+        self._signal_all(signal.SIGTERM)
+        until = time.monotonic() + grace_s
+        while self.members() and time.monotonic() < until:
+            self._reap()
+            time.sleep(0.05)
+        for _ in range(40):
+            if not self._signal_all(signal.SIGKILL):
+                break
+            self._reap()
+            time.sleep(0.05)
+        self._reap()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(2)
+        self._thread.join(2)
+        return code
+
+    def _signal_all(self, number: signal.Signals) -> int:
+        members = self.members()
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+                if number is signal.SIGTERM:  # a stopped process takes it only when continued
+                    os.kill(pid, signal.SIGCONT)
+        return len(members)
+
+    def _reap(self) -> None:
+        """Collect orphans of the job that became our children; other children are left alone."""
+        self.process.poll()
+        for stat in proc.all_stats().values():
+            if stat.parent_pid == os.getpid() and stat.state == "Z" and stat.pid in self._adopted():
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(stat.pid, os.WNOHANG)
+
+    def _adopted(self) -> set[int]:
+        """Zombies have no environment any more: they are the job's if in a session of its own."""
+        sessions = set()
+        for name, stat in proc.all_stats().items():
+            if stat.parent_pid == os.getpid() and name != self.pid:
+                with contextlib.suppress(OSError):
+                    if os.getsid(name) != os.getsid(0):
+                        sessions.add(name)
+        return sessions
+
+    def remove_folder(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def become_subreaper() -> None:
+    """Have orphans of the job come to this process, so that none outlives it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        logger.warning("cannot become a subreaper: orphans of the job may be left")

@@ -1,0 +1,158 @@
+"""Learns what one iteration is from the order of events, and cuts a rank's time into steps.
+
+Tokens are completed loader nexts and optimizer steps with their owners. The iteration is the
+shortest sequence of tokens that repeats M times in a row (paper: M = 10) and holds an optimizer
+step where there is any: gradient accumulation, several optimizers and an optimizer per parameter
+all come out of the same rule. Until that is seen, every step of the first optimizer counts.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from eroica.collect.hook.layout import MARK, NEXT_IN, NEXT_OUT, STEP_IN, STEP_OUT
+from eroica.collect.rings import Event
+
+Token = tuple[int, int]
+_MAX_PERIOD = 512
+_MAX_TOKENS = 8192
+
+
+def find_period(tokens: Sequence[Token], repeats: int) -> int | None:
+    """Return the length of the shortest sequence that ends ``tokens`` ``repeats`` times in a row.
+
+    A sequence without a step or mark counts only where ``tokens`` has none at all: an
+    evaluation's loader repeats as well.
+    """
+    has_steps = any(kind != NEXT_OUT for kind, _ in tokens)
+    for period in range(1, min(_MAX_PERIOD, len(tokens) // repeats) + 1):
+        tail = tokens[-period:]
+        if has_steps and all(kind == NEXT_OUT for kind, _ in tail):
+            continue
+        start = len(tokens) - period * repeats
+        if all(tokens[start + i] == tail[(i) % period] for i in range(period * repeats)):
+            return period
+    return None
+
+
+@dataclass
+class Step:
+    """One iteration of one rank; times are CLOCK_MONOTONIC."""
+
+    start_ns: int
+    end_ns: int
+    data_ns: int = 0
+    optimizer_ns: int = 0
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+@dataclass
+class Iteration:
+    """One rank's events turned into steps, as they come."""
+
+    learn_repeats: int = 10
+    lost_events: int = 200
+    steps: deque[Step] = field(default_factory=lambda: deque(maxlen=200_000))
+    num_steps: int = 0
+    """Steps ever seen, also those no longer kept."""
+    period: int | None = None
+    _pattern: tuple[Token, ...] = ()
+    _tokens: list[Token] = field(default_factory=list)
+    _border: Token | None = None
+    _strays: int = 0
+    _at: int = 0
+    _previous_end_ns: int | None = None
+    _data_ns: int = 0
+    _optimizer_ns: int = 0
+    _loader_since: int | None = None
+    _optimizer_since: int | None = None
+
+    @property
+    def is_learned(self) -> bool:
+        return self.period is not None
+
+    @property
+    def border(self) -> Token | None:
+        """The token that ends an iteration."""
+        return self._border
+
+    @property
+    def borders_per_step(self) -> int:
+        """How many events of the border's kind one iteration has: the hook counts those."""
+        if not self._pattern or self._border is None:
+            return 1
+        return max(1, sum(kind == self._border[0] for kind, _ in self._pattern))
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Take the next events of the ring."""
+        for event in events:
+            if event.kind == NEXT_IN:
+                self._loader_since = event.time_ns
+            elif event.kind == STEP_IN:
+                self._optimizer_since = event.time_ns
+            else:
+                self._end_part(event)
+
+    def _end_part(self, event: Event) -> None:
+        if event.kind == NEXT_OUT and self._loader_since is not None:
+            self._data_ns += event.time_ns - self._loader_since
+            self._loader_since = None
+        if event.kind == STEP_OUT and self._optimizer_since is not None:
+            self._optimizer_ns += event.time_ns - self._optimizer_since
+            self._optimizer_since = None
+        token = (event.kind, event.owner)
+        self._tokens.append(token)
+        if len(self._tokens) > 2 * _MAX_TOKENS:
+            del self._tokens[:-_MAX_TOKENS]
+        self._follow(token)
+        if self._border is None and event.kind in (STEP_OUT, MARK):
+            self._border = token
+        if token == self._border and self._is_last_of_burst():
+            self._end_step(event.time_ns)
+
+    def _is_last_of_burst(self) -> bool:
+        """Where the border's token comes several times an iteration, only the last one counts."""
+        if not self._pattern or self._border is None:
+            return True
+        repeats = self._pattern.count(self._border)
+        return repeats == 1 or self._at == 0
+
+    def _follow(self, token: Token) -> None:
+        """Keep step with the learned sequence; learn (anew) where there is none to keep to."""
+        if self._pattern:
+            if token == self._pattern[self._at]:
+                self._at = (self._at + 1) % len(self._pattern)
+                if self._at == 0:
+                    self._strays = 0
+                return
+            self._strays += 1
+            self._at = 1 % len(self._pattern) if token == self._pattern[0] else 0
+            if self._strays < self.lost_events:
+                return
+            self._pattern, self.period, self._strays = (), None, 0
+        period = find_period(self._tokens[-_MAX_PERIOD * self.learn_repeats :], self.learn_repeats)
+        if period is not None:
+            self._learn(period)
+
+    def _learn(self, period: int) -> None:
+        sequence = list(self._tokens[-period:])
+        ends = [i for i, (kind, _) in enumerate(sequence) if kind in (STEP_OUT, MARK)]
+        last = ends[-1] if ends else len(sequence) - 1
+        # The sequence is turned so that it ends with the step: an iteration ends there.
+        self._pattern = tuple(sequence[last + 1 :] + sequence[: last + 1])
+        self._border = self._pattern[-1]
+        self._at = len(sequence) - last - 1
+        self.period = period
+        self._strays = 0
+
+    def _end_step(self, time_ns: int) -> None:
+        if self._previous_end_ns is not None:
+            self.steps.append(
+                Step(self._previous_end_ns, time_ns, self._data_ns, self._optimizer_ns)
+            )
+        self.num_steps += 1
+        self._previous_end_ns = time_ns
+        self._data_ns = self._optimizer_ns = 0

@@ -1,0 +1,272 @@
+"""``eroica run``: starts a command, watches its ranks and, with ``once``, ends with one verdict.
+
+Order of verdicts: failed before stuck before slow before healthy. Nothing here decides on a
+cause: the evidence goes to localization.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+from eroica.collect.gather import RankCapture, gather, read_ending, read_facts
+from eroica.columns import RankPatterns
+from eroica.config import Parameters, load
+from eroica.records import JobEvidence, RankExit
+from eroica.units import NS_PER_S
+from eroica.watch import rules
+from eroica.watch.command import Command, make_folder
+from eroica.watch.evidence import build, build_rank, read_exit
+from eroica.watch.live import WatchedJob, WatchedRank
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.05
+_LOOK_S = 1.0
+_NOTHING_LEARNED_S = 60.0
+_RANK_LEFT_S = 3.0
+
+
+@dataclass
+class WatchResult:
+    """What one watch of a job gave."""
+
+    evidence: JobEvidence
+    patterns: list[RankPatterns] = field(default_factory=list)
+    """One a rank, of the last window; empty where no window was had."""
+    hint: str | None = None
+    """``failed``, ``stuck``, ``slow``, ``healthy``; None: nothing was learned."""
+    exit_code: int | None = None
+    """Of the command where it ended by itself; None where the watch ended it."""
+    seconds: float = 0.0
+    warnings: list[str] = field(default_factory=list)
+
+
+def watch(
+    command: Sequence[str],
+    *,
+    once: bool = True,
+    after_s: float = 30.0,
+    output: IO[bytes] | None = None,
+    source_root: str | None = None,
+    keep_traces: str | None = None,
+    parameters: Parameters | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+    on_incident: Callable[[WatchResult], None] | None = None,
+) -> WatchResult:
+    """Run ``command`` under watch; its output goes to ``output`` (stderr).
+
+    ``once``: until stuck, a rank exits, the command ends, or ``after_s`` seconds of training
+    after the iteration is learned (60 s from the start if nothing is); then the job is ended
+    with all its processes. Else the job runs to its end and ``on_incident`` is called for each
+    incident. Raises InputError where the command cannot be started.
+    """
+    watcher = Watcher(command, after_s, output, source_root, parameters or load(), progress)
+    try:
+        return watcher.run()
+    finally:
+        watcher.close()
+
+
+class Watcher:
+    """One run of a command and what is known of it so far."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        after_s: float,
+        output: IO[bytes] | None,
+        source_root: str | None,
+        parameters: Parameters,
+        progress: Callable[[str], None],
+    ) -> None:
+        self.parameters = parameters
+        self.progress = progress
+        self.after_s = after_s
+        self.source_root = source_root
+        self.folder = make_folder()
+        self.started = time.monotonic()
+        self.command = Command(words, self.folder, output=output)
+        self.job = WatchedJob(self.command.pid, self.folder, parameters)
+        self.learned_at: float | None = None
+        self.warnings: list[str] = []
+        self.onset_ns: int | None = None
+        self._looks: dict[int, rules.Activity] | None = None
+        self._looked_at = 0.0
+        self._progress_at = time.monotonic()
+        self._left_at: float | None = None
+        self._refreshed_at = 0.0
+        self._quiet_looks: dict[int, rules.Activity] = {}
+
+    # --- the loop
+
+    def run(self) -> WatchResult:
+        self.progress("starting " + " ".join(self.command.words))
+        hint = None
+        while hint is None:
+            time.sleep(TICK_S)
+            hint = self._turn()
+        return self._finish("" if hint == "unknown" else hint)
+
+    def _turn(self) -> str | None:
+        """Look once; return the hint when the watch is over."""
+        now = time.monotonic()
+        if now - self._refreshed_at > 0.25:
+            self._refreshed_at = now
+            self.job.refresh()
+        self.job.tick()
+        if self.learned_at is None and self.job.is_learned:
+            self.learned_at = now
+            self.progress("learned the iteration")
+        if any(rank.ending and rank.ending.is_failure for rank in self.job.ranks.values()):
+            self.onset_ns = time.time_ns()
+            return "failed"
+        code = self.command.exit_code()
+        if code is not None:
+            return "failed" if code else "healthy"
+        if self._is_stuck(now):
+            return "stuck"
+        return self._is_over(now)
+
+    def _is_over(self, now: float) -> str | None:
+        if self.learned_at is not None:
+            return "healthy" if now - self.learned_at >= self.after_s else None
+        return "unknown" if now - self.started >= _NOTHING_LEARNED_S else None
+
+    # --- stuck
+
+    def _is_stuck(self, now: float) -> bool:
+        if not self.job.alive:
+            return False
+        silent_s, limit_s = self._silence(now)
+        if silent_s < limit_s - _LOOK_S:
+            self._looks = None
+            if self.job.mean_step_ns() is None:
+                self._note_progress(now)
+            return False
+        if self._looks is None:
+            self.progress(f"silent for {silent_s:.0f} s: looking for signs of life")
+            self._look(now)
+            return False
+        if now - self._looked_at < _LOOK_S:
+            return False
+        before = self._looks
+        self._look(now)
+        signs = [
+            rules.progress_between(before[rank], look)
+            for rank, look in self._looks.items()
+            if rank in before
+        ]
+        if rules.is_stuck(silent_s, limit_s, signs):
+            self.onset_ns = time.time_ns() - int(silent_s * NS_PER_S)
+            return True
+        if signs and max(signs) is not rules.Progress.NONE and self.job.mean_step_ns() is None:
+            self._progress_at = now
+            self._looks = None
+        return False
+
+    def _silence(self, now: float) -> tuple[float, float]:
+        """Return how long the job has been silent and how long it may be, in seconds."""
+        mean_ns = self.job.mean_step_ns()
+        limit_s = rules.silence_limit_s(mean_ns, self.parameters)
+        if self._has_lost_a_rank(now):
+            limit_s = min(limit_s, self.parameters.stuck_min_s)
+        if mean_ns is None:
+            return now - self._progress_at, limit_s
+        since_ns = self.job.silent_since_ns()
+        return (now - since_ns / NS_PER_S if since_ns else 0.0), limit_s
+
+    def _has_lost_a_rank(self, now: float) -> bool:
+        if all(rank.ending is None for rank in self.job.ranks.values()):
+            return False
+        self._left_at = self._left_at or now
+        return now - self._left_at > _RANK_LEFT_S
+
+    def _look(self, now: float) -> None:
+        self._looks = self.job.activity(are_places_wanted=True)
+        self._looked_at = now
+
+    def _note_progress(self, now: float) -> None:
+        """Before anything is learned: remember when something last happened, without stacks."""
+        if now - self._looked_at < _LOOK_S:
+            return
+        before, self._looked_at = self._quiet_looks, now
+        self._quiet_looks = self.job.activity()
+        for rank, look in self._quiet_looks.items():
+            if rank not in before or rules.progress_between(before[rank], look):
+                self._progress_at = now
+
+    # --- the end
+
+    def _finish(self, hint: str) -> WatchResult:
+        self.progress({"stuck": "stuck", "failed": "a rank failed"}.get(hint, "done watching"))
+        captures = self._gather(hint)
+        code = self.command.end()
+        evidence = self._evidence(captures, hint or None)
+        return WatchResult(
+            evidence=evidence,
+            hint=hint or None,
+            exit_code=code,
+            seconds=time.monotonic() - self.started,
+            warnings=self.warnings,
+        )
+
+    def _gather(self, hint: str) -> dict[int, RankCapture]:
+        captures: dict[int, RankCapture] = {}
+        if self.job.alive:
+            # After a failure the launcher ends the others at once: no second sample then.
+            number = 2 if hint == "stuck" else 1
+            for capture in gather(
+                self.job.live_job(self.command.words), num_samples=number, progress=self.progress
+            ):
+                captures[capture.rank] = capture
+        for rank in self.job.ranks.values():
+            capture = captures.setdefault(
+                rank.rank, RankCapture(rank.rank, rank.live.pid, rank.live.local_rank)
+            )
+            capture.ending = read_ending(self.folder, rank.rank, rank.live.pid)
+            capture.facts = capture.facts or read_facts(self.folder, rank.rank)
+        return captures
+
+    def _evidence(self, captures: dict[int, RankCapture], hint: str | None) -> JobEvidence:
+        tail = self.command.log_tail()
+        ranks = [
+            build_rank(
+                captures[rank.rank],
+                host=self.job.live_job().host,
+                exit=self._exit_of(rank),
+                steps=rank.step_times(),
+                last_event_ns=self._last_event_unix(rank),
+            )
+            for rank in self.job.ranks.values()
+        ]
+        return build(
+            ranks,
+            world_size=self.job.world_size or len(ranks),
+            command=self.command.words,
+            source_root=self.source_root,
+            hint=hint,
+            onset_ns=self.onset_ns,
+            taken_ns=time.time_ns(),
+            warnings=self.warnings,
+            log_text=tail,
+        )
+
+    def _exit_of(self, rank: WatchedRank) -> RankExit | None:
+        ending = rank.ending
+        if ending is None:
+            return None
+        return read_exit(ending.story, ending.exit_code)
+
+    def _last_event_unix(self, rank: WatchedRank) -> int | None:
+        last = rank.last_event_ns()
+        if last is None or rank.ring is None:
+            return None
+        return last + rank.ring.unix_offset_ns
+
+    def close(self) -> None:
+        """End what is left, whatever happened, and take the folder away."""
+        self.command.end(grace_s=0.2)
+        self.job.close()
+        self.command.remove_folder()
