@@ -9,6 +9,14 @@ from typing import Any, Literal
 
 import msgspec
 
+
+class Warning(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was dropped, ignored or missing. ``file`` may be None for a whole run."""
+
+    file: str | None
+    what: str
+
+
 # --- places and functions -------------------------------------------------------------------
 
 FunctionKind = Literal["python", "kernel", "op", "collective", "memory", "idle", "rest"]
@@ -230,13 +238,6 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     end_ns: int
     num_samples: int
     stacks: tuple[SampledStack, ...]
-
-
-class Warning(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was dropped, ignored or missing. ``file`` may be None for a whole run."""
-
-    file: str | None
-    what: str
 
 
 class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ c10d/FlightRecorderDetail.hpp.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +40,21 @@ def read_flight(path: str | Path, *, rank: int | None = None) -> FlightRecord:
     path = Path(path)
     if rank is None:
         rank = names.rank_of(path, trailing=True)
-    return parse_flight(read_bytes(path, MAX_BYTES), rank=rank, name=str(path))
+    data, defects = read_bytes(path, MAX_BYTES)
+    return parse_flight(data, rank=rank, name=str(path), defects=defects)
 
 
-def parse_flight(data: bytes, *, rank: int | None = None, name: str = "the dump") -> FlightRecord:
-    """Read a dump from memory; see read_flight."""
+def parse_flight(
+    data: bytes,
+    *,
+    rank: int | None = None,
+    name: str = "the dump",
+    defects: Sequence[str] = (),
+) -> FlightRecord:
+    """Read a dump from memory; see read_flight. ``defects`` are those known of its source."""
     if not data.strip():
         raise InputError(f"{name} is empty", "a Flight Recorder dump was expected", _NEXT)
-    defects: list[str] = []
+    defects = list(defects)
     value = _load(data, name, defects)
     if isinstance(value, list):  # torch 2.2
         value = {"version": "", "entries": value}
@@ -71,7 +78,7 @@ def parse_flight(data: bytes, *, rank: int | None = None, name: str = "the dump"
     )
 
 
-def _load(data: bytes, name: str, defects: list[str]) -> Any:
+def _load(data: bytes, name: str, defects: list[str]) -> object:
     if data.lstrip()[:1] in (b"{", b"["):
         loaded = load_json(data)
         defects.extend(loaded.defects)
@@ -91,11 +98,12 @@ def _load(data: bytes, name: str, defects: list[str]) -> Any:
 # --- entries ----------------------------------------------------------------------------------
 
 
-def _entries(raw: Any, defects: list[str]) -> tuple[CollectiveEntry, ...]:
+def _entries(raw: object, defects: list[str]) -> tuple[CollectiveEntry, ...]:
     if not isinstance(raw, list):
         return ()
     places: dict[tuple[Any, ...], Place] = {}
-    entries, num_dropped = [], 0
+    entries: list[CollectiveEntry] = []
+    num_dropped = 0
     for item in raw:
         # The last of a dump that was cut off may lack its second half: state decides.
         if isinstance(item, Mapping) and "profiling_name" in item and "state" in item:
@@ -162,7 +170,7 @@ def _ends(op: str) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _frames(raw: Any, places: dict[tuple[Any, ...], Place]) -> tuple[Place, ...]:
+def _frames(raw: object, places: dict[tuple[Any, ...], Place]) -> tuple[Place, ...]:
     """Frames share Place objects: thousands of entries come from a few call sites."""
     if not isinstance(raw, list):
         return ()
@@ -182,7 +190,7 @@ def _frames(raw: Any, places: dict[tuple[Any, ...], Place]) -> tuple[Place, ...]
 
 
 def _groups(
-    raw: Any, entries: tuple[CollectiveEntry, ...]
+    raw: object, entries: tuple[CollectiveEntry, ...]
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
     ranks: dict[str, tuple[int, ...]] = {}
     descriptions: dict[str, str] = {}
@@ -215,7 +223,7 @@ def _name_the_nameless(
     descriptions[name] = descriptions.get(name) or described or "default_pg"
 
 
-def _status(raw: Any) -> dict[str, dict[str, int]]:
+def _status(raw: object) -> dict[str, dict[str, int]]:
     """Local group id -> {last_enqueued, last_started, last_completed}; JSON has strings."""
     status: dict[str, dict[str, int]] = {}
     for key, counters in _items(raw):
@@ -238,18 +246,18 @@ def _is_only_active(
 # --- values: whatever is there, nothing is believed -------------------------------------------
 
 
-def _items(raw: Any) -> Iterable[tuple[str, Any]]:
+def _items(raw: object) -> Iterable[tuple[str, Any]]:
     return ((_text(key), value) for key, value in raw.items()) if isinstance(raw, Mapping) else ()
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, str):
         return value
     number = _int(value)
     return "" if number is None else str(number)
 
 
-def _int(value: Any) -> int | None:
+def _int(value: object) -> int | None:
     if isinstance(value, str):
         try:
             value = int(value) if len(value) < 20 else None
@@ -275,13 +283,13 @@ def _time(item: Mapping[str, Any], key: str) -> int | None:
     return ns or None
 
 
-def _milliseconds(value: Any) -> int | None:
+def _milliseconds(value: object) -> int | None:
     if isinstance(value, (int, float)) and 0 <= value < 1e12:
         return round(value * 1_000_000)
     return None
 
 
-def _sizes(raw: Any) -> tuple[tuple[int, ...], ...]:
+def _sizes(raw: object) -> tuple[tuple[int, ...], ...]:
     if not isinstance(raw, list):
         return ()
     return tuple(
@@ -291,11 +299,11 @@ def _sizes(raw: Any) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def _strings(raw: Any) -> tuple[str, ...]:
+def _strings(raw: object) -> tuple[str, ...]:
     return tuple(_text(value) for value in raw[:_MAX_TENSORS]) if isinstance(raw, list) else ()
 
 
-def _rank_list(raw: Any) -> tuple[int, ...]:
+def _rank_list(raw: object) -> tuple[int, ...]:
     """Ranks from a list or from its text, ``"[0, 1]"``."""
     if isinstance(raw, str):
         try:

@@ -13,6 +13,8 @@ _EXTENSIONS = re.compile(
 )
 # nccl_trace_rank_HOST_3 and HOST.rank3.txt, as launchers that run containers make them
 _HOST_THEN_RANK = re.compile(r"rank_(?P<host>[A-Za-z][\w.-]*?)_(?P<rank>\d{1,7})$")
+# A folder counts only if that is all its name says: "barrier_in_rank0" tells of a fault.
+_RANK_FOLDER = re.compile(r"^(?:global[-_])?(?:rank|worker)[-_=.]?(\d{1,7})$", re.I)
 _HOST_FOLDER = re.compile(r"^(?:host|node)[-_=.](?P<host>[\w.-]+)$", re.I)
 
 
@@ -40,7 +42,7 @@ def rank_of(path: Path, *, trailing: bool = False) -> int | None:
         rank = int(number[1]) if number else None
     for folder in path.parts[-2:-4:-1]:
         if rank is None:
-            rank = _named(folder)
+            rank = _folder_rank(folder)
     return rank if rank is not None and rank < _MAX_RANK else None
 
 
@@ -67,3 +69,19 @@ def _named(name: str) -> int | None:
             return int(match["rank"])
     worker = _WORKER.search(name)
     return int(worker[1]) if worker else None
+
+
+def _folder_rank(name: str) -> int | None:
+    found = _RANK_FOLDER.match(name)
+    return int(found[1]) if found else None
+
+
+def is_rank_folder(name: str) -> bool:
+    """Whether a folder stands for a rank or host of a job rather than for a job."""
+    return _folder_rank(name) is not None or bool(_HOST_FOLDER.match(name)) or name == "evidence"
+
+
+def time_key(path: Path) -> tuple[int, list[tuple[int, str]]]:
+    """Sort key by the time in a name (``worker0.1694128201545.pt.trace.json``), then the name."""
+    stamps = [int(number) for number in re.findall(r"(?<!\d)1\d{12,18}(?!\d)", path.name)]
+    return (int(str(stamps[-1])[:13]) if stamps else 0, natural_key(path))

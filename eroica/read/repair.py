@@ -52,7 +52,7 @@ def load_json(data: bytes, name: str = "the file") -> Loaded:
     return Loaded(value, tuple(defects))
 
 
-def _closed(text: str, position: int, decoder: json.JSONDecoder) -> Any:
+def _closed(text: str, position: int, decoder: json.JSONDecoder) -> object:
     """Cut before ``position`` at a comma and close what is open; None if nothing is whole."""
     for cut, closers in _cuts(text, position):
         try:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from eroica.errors import InputError
 from eroica.read import names
 from eroica.read.repair import load_json
@@ -21,7 +23,7 @@ MAX_BYTES = 256 << 20
 _MAX_FRAMES = 2000  # of one thread; a runaway recursion shows its innermost ones
 _NEXT = "py-spy dump --pid PID, or eroica collect -o DIR"
 
-_RANK_PREFIX = re.compile(r"^\s*(?:\[(?:rank|default)?(\d+)\]:|(\d+):(?= |$))[ ]?")
+_RANK_PREFIX = re.compile(r"^(?:\[[A-Za-z_]*(\d+)\]:|\s{0,6}(\d+):(?= |$)) ?")
 _PROCESS = re.compile(r"^Process (\d+): (.*)$")
 _PYSPY_THREAD = re.compile(
     r"^Thread (?:0x(?P<hex>[0-9A-Fa-f]+)|(?P<os>\d+))(?:/0x[0-9A-Fa-f]+)? "
@@ -33,7 +35,9 @@ _FAULT_THREAD = re.compile(
     r"\(most recent call first\):(?: \[(?P<after>[^\]]*)\])?"
 )
 _FAULT_FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)$')
-_FAULT_START = re.compile(r"^(Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!|Fatal Python error: |Python error)")
+_FAULT_START = re.compile(
+    r"^(Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!|Fatal Python error: |Python error)"
+)
 _FRAMES_THREAD = re.compile(
     r"^(?:--- \('(?P<n1>[^']*)', (?P<id1>\d+)\)"
     r"|(?:#|---) ?Thread(?:ID)?:? (?P<n2>[^(\n]*?) ?\(?(?P<id2>\d+)?\)?:?"
@@ -48,7 +52,7 @@ def read_stacks(path: str | Path, *, rank: int | None = None) -> list[ProcessSta
     InputError where there is no stack in it.
     """
     path = Path(path)
-    data = read_bytes(path, MAX_BYTES)
+    data, defects = read_bytes(path, MAX_BYTES)
     if data.lstrip()[:1] in (b"[", b"{"):
         processes = _parse_json(data, str(path))
     else:
@@ -58,7 +62,8 @@ def read_stacks(path: str | Path, *, rank: int | None = None) -> list[ProcessSta
         raise InputError(f"{path} holds no stacks", found, _NEXT)
     if rank is None:
         rank = names.rank_of(path)
-    return [_with_rank(process, rank) for process in processes]
+    warnings = tuple(Warning(file=str(path), what=defect) for defect in defects)
+    return [_completed(process, rank, warnings) for process in processes]
 
 
 def parse_stacks(text: str) -> list[ProcessStacks]:
@@ -80,18 +85,14 @@ def is_stack_text(head: str) -> bool:
     return False
 
 
-def _with_rank(process: ProcessStacks, rank: int | None) -> ProcessStacks:
-    if process.rank is not None or rank is None:
-        return process
-    return ProcessStacks(
-        threads=process.threads,
-        pid=process.pid,
-        parent_pid=process.parent_pid,
-        command=process.command,
-        source=process.source,
-        taken_ns=process.taken_ns,
-        rank=rank,
-        warnings=process.warnings,
+def _completed(
+    process: ProcessStacks, rank: int | None, warnings: tuple[Warning, ...]
+) -> ProcessStacks:
+    """Add what the file's name and packing tell."""
+    return msgspec.structs.replace(
+        process,
+        rank=rank if process.rank is None else process.rank,
+        warnings=process.warnings + warnings,
     )
 
 
@@ -147,11 +148,11 @@ def _json_thread(item: dict[str, Any], pid: int | None) -> ThreadStack:
     )
 
 
-def _int(value: Any) -> int | None:
+def _int(value: object) -> int | None:
     return value if isinstance(value, int) and -(1 << 63) <= value < 1 << 63 else None
 
 
-def _str(value: Any) -> str:
+def _str(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 

@@ -87,7 +87,7 @@ class _Machine:
         self.memo: dict[int, Any] = {}
         self.marks: list[int] = []
 
-    def run(self) -> Any:
+    def run(self) -> object:
         """Execute up to STOP and return what is on top."""
         data, stack, memo, marks = self.data, self.stack, self.memo, self.marks
         end, at = len(data), 0
@@ -146,7 +146,7 @@ class _Machine:
             else:
                 at = self._others(op, at)
 
-    def salvage(self) -> Any:
+    def salvage(self) -> object:
         """Close what is open: items above a mark go into the container below it."""
         while self.marks:
             items = self._pop_mark()

@@ -1,0 +1,314 @@
+"""Joining what was found by rank: Flight Recorder, stacks, logs, pids -> JobEvidence."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from eroica import units
+from eroica.errors import InputError
+from eroica.read.exits import exit_of
+from eroica.read.flight import read_flight
+from eroica.read.inputs import FileInput, Inputs
+from eroica.read.logs import scan_log
+from eroica.read.saved import merge_saved, read_saved
+from eroica.read.stacks import read_stacks
+from eroica.read.tasks import read_tasks
+from eroica.records import (
+    FlightRecord,
+    JobEvidence,
+    LogEvent,
+    ProcessStacks,
+    ProcessState,
+    RankEvidence,
+    Warning,
+)
+
+# Of several dumps of a rank the fullest comes last, where the newest is looked for: text of
+# py-spy shortens paths, sys._current_frames and faulthandler know no thread states.
+_FORMS = ("current_frames", "faulthandler", "py-spy")
+_LOADER_WORKER = frozenset({"_worker_loop"})
+_LAUNCHER_FILES = ("torch/distributed/run.py", "torch/distributed/launcher/api.py")
+
+
+@dataclass
+class _Rank:
+    """One rank's parts while they are gathered."""
+
+    host: str = ""
+    pid: int | None = None
+    stacks: list[ProcessStacks] = field(default_factory=list)
+    children: list[ProcessStacks] = field(default_factory=list)
+    flight: FlightRecord | None = None
+    process: ProcessState | None = None
+    log_tail: str = ""
+
+
+def load_evidence(inputs: Inputs) -> JobEvidence:
+    """Read the small evidence and join it by rank; traces are only counted.
+
+    Bad files become warnings. Ranks that nothing is known of are absent, and it is said.
+    """
+    joined = _Joined(inputs)
+    joined.add_pids()
+    joined.add_flights()
+    joined.add_stacks()
+    joined.add_tasks()
+    joined.add_logs()
+    evidence = joined.finish()
+    saved = read_saved(inputs.evidence, joined.warnings)
+    if saved:
+        return merge_saved(evidence, saved, joined.warnings)
+    return evidence
+
+
+class _Joined:
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self.ranks: dict[int, _Rank] = defaultdict(_Rank)
+        self.events: list[LogEvent] = []
+        self.warnings: list[Warning] = list(inputs.warnings)
+
+    def add_pids(self) -> None:
+        for file in self.inputs.pids:
+            text = file.path.read_bytes()[:32].strip()
+            if file.rank is not None and text.isdigit():
+                self.ranks[file.rank].pid = int(text)
+
+    def add_flights(self) -> None:
+        nameless: list[tuple[FileInput, FlightRecord]] = []
+        for file in self.inputs.flights:
+            record = self._best_flight(file)
+            if record is None:
+                continue
+            self.warnings.extend(record.warnings)
+            if record.rank is None:
+                nameless.append((file, record))
+            else:
+                self._rank(file, record.rank).flight = record
+        for file, record in nameless:
+            rank = self._free(lambda one: one.flight is not None)
+            self.ranks[rank].flight = record
+            self._warn(file, f"tells no rank; taken as rank {rank}. Name it ..._{rank} if wrong")
+
+    def _best_flight(self, file: FileInput) -> FlightRecord | None:
+        """The rank's dump; where it is damaged, the one of its others with the most entries."""
+        best: FlightRecord | None = None
+        for path in (file.path, *file.others):
+            try:
+                record = read_flight(path, rank=file.rank)
+            except InputError as error:
+                self.warnings.append(Warning(file=str(path), what=str(error).replace("\n", "; ")))
+                continue
+            if best is None or len(record.entries) > len(best.entries):
+                best = record
+            if not record.warnings:
+                break
+        return best
+
+    def add_stacks(self) -> None:
+        nameless: list[tuple[FileInput, ProcessStacks]] = []
+        for file in self.inputs.stacks:
+            try:
+                processes = read_stacks(file.path, rank=file.rank)
+            except InputError as error:
+                self._warn(file, str(error))
+                continue
+            for stacks in processes:
+                self.warnings.extend(stacks.warnings)
+            owner: int | None = None
+            for stacks in self._own_first(processes):
+                if stacks.rank is None:
+                    nameless.append((file, stacks))
+                elif owner == stacks.rank and self._is_child(stacks, owner):
+                    self._add_child(self.ranks[owner], stacks)
+                else:
+                    owner = stacks.rank
+                    self._add_sample(self._rank(file, owner), stacks)
+        self._place_nameless(nameless)
+        for rank in self.ranks.values():
+            rank.stacks.sort(key=_fullness)
+
+    def _own_first(self, processes: Sequence[ProcessStacks]) -> Iterable[ProcessStacks]:
+        """A rank's own process before its children, which py-spy lists in any order."""
+        return sorted(processes, key=lambda one: (one.rank or 0, _is_worker(one)))
+
+    def _is_child(self, stacks: ProcessStacks, rank: int) -> bool:
+        pid = self.ranks[rank].pid
+        return stacks.pid is not None and pid is not None and stacks.pid != pid
+
+    @staticmethod
+    def _add_sample(rank: _Rank, stacks: ProcessStacks) -> None:
+        if rank.pid is None:
+            rank.pid = stacks.pid
+        if not any(_same(stacks, other) for other in rank.stacks):
+            rank.stacks.append(stacks)
+
+    @staticmethod
+    def _add_child(rank: _Rank, stacks: ProcessStacks) -> None:
+        """Keep the newest sample of a child: the later in the file."""
+        rank.children = [one for one in rank.children if one.pid != stacks.pid]
+        rank.children.append(stacks)
+
+    def _place_nameless(self, nameless: list[tuple[FileInput, ProcessStacks]]) -> None:
+        """By a pid that is known, else in the order of pids: torchrun starts ranks in order."""
+        by_pid = {one.pid: number for number, one in self.ranks.items() if one.pid is not None}
+        strangers: list[tuple[FileInput, ProcessStacks]] = []
+        for file, stacks in nameless:
+            if stacks.pid in by_pid:
+                self._add_sample(self.ranks[by_pid[stacks.pid]], stacks)
+            elif stacks.parent_pid in by_pid and stacks.parent_pid is not None:
+                self._add_child(self.ranks[by_pid[stacks.parent_pid]], stacks)
+            elif not _is_launcher(stacks):
+                strangers.append((file, stacks))
+        strangers.sort(key=lambda pair: pair[1].pid or 0)
+        rank: int | None = None
+        for file, stacks in strangers:
+            if stacks.pid is not None and rank is not None and _is_worker(stacks):
+                self._add_child(self.ranks[rank], stacks)
+                continue
+            known = by_pid.get(stacks.pid) if stacks.pid is not None else None
+            if known is None:
+                known = self._free(lambda one: bool(one.stacks))
+                self._warn(file, f"tells no rank of {_process(stacks)}; taken as rank {known}")
+                if stacks.pid is not None:
+                    by_pid[stacks.pid] = known
+            rank = known
+            self._add_sample(self.ranks[rank], stacks)
+
+    def add_tasks(self) -> None:
+        for file in self.inputs.tasks:
+            state = read_tasks(file.path)
+            if file.rank is not None and state is not None:
+                self._rank(file, file.rank).process = state
+
+    def add_logs(self) -> None:
+        silent = []
+        for file in self.inputs.logs:
+            try:
+                log = scan_log(file.path, rank=file.rank)
+            except InputError as error:
+                self._warn(file, str(error))
+                continue
+            for defect in log.defects:
+                self._warn(file, defect)
+            self.events.extend(log.events)
+            if file.rank is not None and log.tail:
+                self._rank(file, file.rank).log_tail = log.tail
+            if not log.events:
+                silent.append(file)
+        if 0 < len(silent) <= 3:
+            for file in silent:
+                self._warn(file, "is text without anything in it that is known to matter")
+        elif silent:
+            what = f"{len(silent)} text files hold nothing that is known to matter"
+            self.warnings.append(Warning(file=None, what=what))
+
+    def finish(self) -> JobEvidence:
+        self._ranks_of_exits()
+        backends = Counter(
+            entry.backend
+            for one in self.ranks.values()
+            for entry in (one.flight.entries[-1:] if one.flight else ())
+            if entry.backend
+        )
+        backends.update(trace.backend for trace in self.inputs.traces if trace.backend)
+        world_size = self._world_size()
+        self._say_missing(world_size)
+        return JobEvidence(
+            ranks=tuple(self._finish_rank(number) for number in sorted(self.ranks)),
+            world_size=world_size,
+            backend=backends.most_common(1)[0][0] if backends else "",
+            log_events=tuple(self.events),
+            warnings=tuple(dict.fromkeys(self.warnings)),
+        )
+
+    def _ranks_of_exits(self) -> None:
+        """A rank that only a log speaks of exists too."""
+        for event in self.events:
+            if event.rank is not None and event.kind in ("torchrun_failure", "traceback"):
+                rank = self.ranks[event.rank]
+                rank.host = rank.host or (event.host or "")
+                pid = event.fields.get("pid")
+                if rank.pid is None and isinstance(pid, int):
+                    rank.pid = pid
+
+    def _finish_rank(self, number: int) -> RankEvidence:
+        rank = self.ranks[number]
+        return RankEvidence(
+            rank=number,
+            host=rank.host,
+            pid=rank.pid,
+            stacks=tuple(rank.stacks),
+            children=tuple(rank.children),
+            process=rank.process,
+            flight=rank.flight,
+            exit=exit_of(number, rank.pid, self.events),
+            log_tail=rank.log_tail,
+        )
+
+    def _world_size(self) -> int:
+        """The largest of what traces, process groups and ranks tell."""
+        told = [self.inputs.world_size or 0, len(self.ranks)]
+        for one in self.ranks.values():
+            groups = one.flight.groups.values() if one.flight else ()
+            told.extend(max(ranks) + 1 for ranks in groups if ranks)
+        told.extend(trace.rank + 1 for trace in self.inputs.traces if trace.rank is not None)
+        told.extend(trace.rank + 1 for trace in self.inputs.nsys if trace.rank is not None)
+        told.extend(rank + 1 for rank in self.ranks)
+        return max(told)
+
+    def _say_missing(self, world_size: int) -> None:
+        """Which ranks nothing is there of; per kind where only some have it."""
+        have = {trace.rank for trace in (*self.inputs.traces, *self.inputs.nsys)} | set(self.ranks)
+        missing = sorted(set(range(world_size)) - have) if world_size < 1_000_000 else []
+        if missing and have:
+            what = (
+                f"evidence of {len(have)} of {world_size} ranks is here; nothing of "
+                f"{units.rank_phrase(missing)}"
+            )
+            self.warnings.append(Warning(file=None, what=what))
+
+    def _rank(self, file: FileInput, number: int) -> _Rank:
+        rank = self.ranks[number]
+        rank.host = rank.host or file.host
+        return rank
+
+    def _free(self, has: Callable[[_Rank], bool]) -> int:
+        """The lowest rank that does not have a part yet."""
+        number = 0
+        while number in self.ranks and has(self.ranks[number]):
+            number += 1
+        return number
+
+    def _warn(self, file: FileInput, what: str) -> None:
+        self.warnings.append(Warning(file=str(file.path), what=what.replace("\n", "; ")))
+
+
+def _same(one: ProcessStacks, other: ProcessStacks) -> bool:
+    return one.threads == other.threads and one.source == other.source
+
+
+def _fullness(stacks: ProcessStacks) -> tuple[int, int, bool]:
+    """Rank of a dump by what it tells; equal ones keep the order of their names."""
+    form = _FORMS.index(stacks.source) if stacks.source in _FORMS else len(_FORMS)
+    files = [place.file or "" for thread in stacks.threads for place in thread.frames]
+    has_paths = any(file.startswith("/") for file in files)
+    is_native = any(file.endswith(".so") or ".so." in file for file in files)
+    return form, int(has_paths), not is_native
+
+
+def _is_worker(stacks: ProcessStacks) -> bool:
+    """Whether a process is a DataLoader's worker, by its stack."""
+    return any(p.name in _LOADER_WORKER for thread in stacks.threads for p in thread.frames)
+
+
+def _is_launcher(stacks: ProcessStacks) -> bool:
+    return any(
+        (place.file or "").endswith(_LAUNCHER_FILES)
+        for thread in stacks.threads
+        for place in thread.frames
+    )
+
+
+def _process(stacks: ProcessStacks) -> str:
+    return f"process {stacks.pid}" if stacks.pid is not None else "its process"

@@ -1,0 +1,60 @@
+"""Evidence that eroica itself wrote (``evidence.json`` of ``eroica collect``), read again."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from eroica.errors import InputError
+from eroica.read.source import read_bytes
+from eroica.records import JobEvidence, RankEvidence, Warning
+
+_MAX_BYTES = 1 << 30
+
+
+def read_saved(paths: Sequence[Path], warnings: list[Warning]) -> list[JobEvidence]:
+    """Read evidence files; one that does not decode becomes a warning."""
+    saved = []
+    for path in paths:
+        try:
+            data, _ = read_bytes(path, _MAX_BYTES)
+            saved.append(msgspec.json.decode(data, type=JobEvidence))
+        except (InputError, msgspec.DecodeError) as error:
+            what = f"is no evidence that can be read: {error}"
+            warnings.append(Warning(file=str(path), what=what.replace("\n", "; ")))
+    return saved
+
+
+def merge_saved(
+    evidence: JobEvidence, saved: Sequence[JobEvidence], warnings: Sequence[Warning]
+) -> JobEvidence:
+    """Join hosts' evidence files and what lies beside them: each rank once, the fuller wins."""
+    ranks: dict[int, RankEvidence] = {}
+    for one in (evidence, *saved):
+        for rank in one.ranks:
+            ranks[rank.rank] = _joined(ranks[rank.rank], rank) if rank.rank in ranks else rank
+    first = saved[0]
+    return msgspec.structs.replace(
+        first,
+        ranks=tuple(ranks[number] for number in sorted(ranks)),
+        world_size=max(one.world_size for one in (evidence, *saved)),
+        backend=next((one.backend for one in (*saved, evidence) if one.backend), ""),
+        log_events=tuple(
+            {_key(e): e for one in (*saved, evidence) for e in one.log_events}.values()
+        ),
+        warnings=tuple(dict.fromkeys([*warnings, *(w for one in saved for w in one.warnings)])),
+    )
+
+
+def _key(event: object) -> bytes:
+    return msgspec.json.encode(event)
+
+
+def _joined(one: RankEvidence, other: RankEvidence) -> RankEvidence:
+    """Each part from whoever has it; ``other`` first."""
+    parts = {
+        name: getattr(other, name) or getattr(one, name)
+        for name in RankEvidence.__struct_fields__
+        if name != "rank"
+    }
+    return RankEvidence(rank=one.rank, **parts)
