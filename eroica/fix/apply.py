@@ -1,0 +1,210 @@
+"""Applying patches: all files or none, keyed on hashes, recorded, and taken back by undo."""
+
+import getpass
+import os
+import stat
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from eroica.errors import EroicaError, InputError, StaleSource
+from eroica.fix.diff import merge, sha256
+from eroica.incident import IncidentFolder, now
+from eroica.records import Decision, FileEdit, Patch
+
+
+def apply(
+    patches: Sequence[Patch], root: str | Path, folder: IncidentFolder | None = None
+) -> list[Patch]:
+    """Write the patches' files, all or none, and return the patches marked applied.
+
+    StaleSource where a file is not what a patch was made for; EroicaError for a display-only
+    patch, or for two patches that change the same lines.
+    """
+    for patch in patches:
+        if patch.label == "display-only":
+            raise EroicaError(
+                f"patch {patch.id} is display-only and is not applied",
+                "; ".join(gate.reason for gate in patch.gates if not gate.passed),
+            )
+    if not patches:
+        return []
+    base = Path(root)
+    texts = combine([edit for patch in patches for edit in patch.edits])
+    before = {path: target(base, path, old) for path, (old, _) in texts.items()}
+    write_all({before[path]: new for path, (_, new) in texts.items()})
+    hashes = {path: (sha256(old), sha256(new)) for path, (old, new) in texts.items()}
+    done = [msgspec.structs.replace(patch, applied=now()) for patch in patches]
+    if folder is not None:
+        record(folder, done, hashes, base)
+    return done
+
+
+def combine(edits: Sequence[FileEdit]) -> dict[str, tuple[str, str]]:
+    """Return each file's text before and after all edits, merged by lines."""
+    texts: dict[str, tuple[str, str]] = {}
+    for edit in edits:
+        if edit.path not in texts:
+            texts[edit.path] = (edit.before, edit.after)
+            continue
+        base, so_far = texts[edit.path]
+        merged = merge(base, so_far, edit.after) if edit.before == base else None
+        if merged is None:
+            raise EroicaError(
+                f"two patches change the same lines of {edit.path}",
+                next_step="apply one, diagnose again, then the other",
+            )
+        texts[edit.path] = (base, merged)
+    return texts
+
+
+def compatible(patches: Sequence[Patch]) -> list[Patch]:
+    """Return the patches, in order, without those that clash with an earlier one."""
+    kept: list[Patch] = []
+    for patch in patches:
+        with suppress(EroicaError):
+            combine([edit for item in (*kept, patch) for edit in item.edits])
+            kept.append(patch)
+    return kept
+
+
+def target(root: Path, path: str, expected: str) -> Path:
+    """Return the file to write after checking that it is inside, plain, and unchanged."""
+    file = root / path
+    if Path(path).is_absolute() or ".." in Path(path).parts:
+        raise EroicaError(f"{path} lies outside the project", next_step="nothing was written")
+    for part in (file, *file.parents):
+        if part == root:
+            break
+        if part.is_symlink():
+            raise EroicaError(f"{path} is reached through a link", next_step="nothing was written")
+    try:
+        data = file.read_bytes() if file.exists() or expected else b""
+    except OSError as error:
+        raise StaleSource(f"{path} cannot be read", str(error)) from error
+    if data != expected.encode("utf-8", "surrogateescape"):
+        raise StaleSource(
+            f"{path} changed since the patch was made",
+            f"its hash is {sha256(data)[:12]}, the patch is for {sha256(expected)[:12]}",
+            "eroica fix again",
+        )
+    return file
+
+
+def write_all(texts: dict[Path, str]) -> None:
+    """Write files so that a failure leaves every one as it was."""
+    staged: list[tuple[str, Path]] = []
+    kept: list[tuple[Path, bytes | None, int]] = []
+    try:
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o644
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            staged.append((name, path))
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(text.encode("utf-8", "surrogateescape"))
+            Path(name).chmod(mode)
+            kept.append((path, path.read_bytes() if path.exists() else None, mode))
+        for name, path in staged:
+            Path(name).replace(path)
+    except OSError as error:
+        for path, data, mode in kept:
+            _restore(path, data, mode)
+        raise EroicaError(
+            "the patch could not be written", str(error), "no file was changed"
+        ) from error
+    finally:
+        for name, _ in staged:
+            Path(name).unlink(missing_ok=True)
+
+
+def _restore(path: Path, data: bytes | None, mode: int) -> None:
+    if data is None:
+        path.unlink(missing_ok=True)
+    elif path.read_bytes() != data:
+        path.write_bytes(data)
+        path.chmod(mode)
+
+
+def record(
+    folder: IncidentFolder, done: Sequence[Patch], hashes: dict[str, tuple[str, str]], root: Path
+) -> None:
+    """Note an application in the incident: one decision a patch, and ``applied`` in patches.json."""
+    known = {patch.id: patch for patch in folder.read_patches()}
+    known.update({patch.id: patch for patch in done})
+    folder.write_patches(list(known.values()))
+    for patch in done:
+        paths = {edit.path for edit in patch.edits}
+        folder.append_decision(
+            Decision(
+                time=patch.applied or now(),
+                patch=patch.id,
+                action="apply",
+                files={path: pair for path, pair in hashes.items() if path in paths},
+                by=_user(),
+                root=str(root.resolve()),
+            )
+        )
+
+
+def undo(folder: IncidentFolder, root: str | Path | None = None) -> list[str]:
+    """Take the last application of an incident back and return the files restored.
+
+    All patches applied in one go are taken back together. StaleSource where a file was edited
+    since; nothing is written then.
+    """
+    patches = {patch.id: patch for patch in folder.read_patches()}
+    last = last_application(folder)
+    if not last:
+        raise InputError(f"nothing to undo in {folder.id}", "no patch is applied")
+    base = Path(root or last[0].root)
+    texts: dict[Path, str] = {}
+    for path, (old, new) in {p: h for item in last for p, h in item.files.items()}.items():
+        before = next(
+            e.before for i in last for e in patches[i.patch].edits if sha256(e.before) == old
+        )
+        file = base / path
+        if not file.exists() or sha256(file.read_bytes()) != new:
+            raise StaleSource(
+                f"{path} changed since the patch was applied",
+                next_step=f"take {folder.patch_path(last[0].patch)} back by hand: git apply -R",
+            )
+        texts[file] = before
+    write_all(texts)
+    for item in last:
+        folder.append_decision(
+            Decision(
+                time=now(),
+                patch=item.patch,
+                action="undo",
+                files=item.files,
+                by=_user(),
+                root=str(base),
+            )
+        )
+    ids = {item.patch for item in last}
+    folder.write_patches(
+        [msgspec.structs.replace(p, applied=None) if p.id in ids else p for p in patches.values()]
+    )
+    return [str(path.relative_to(base)) for path in texts]
+
+
+def last_application(folder: IncidentFolder) -> list[Decision]:
+    """Return the newest apply decisions that were not undone and were made together."""
+    standing: list[Decision] = []
+    for decision in folder.read_decisions():
+        if decision.action == "apply":
+            standing.append(decision)
+        elif decision.action == "undo":
+            standing = [item for item in standing if item.patch != decision.patch]
+    return [item for item in standing if item.time == standing[-1].time]
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no passwd entry in many containers
+        return ""

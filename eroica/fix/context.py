@@ -1,0 +1,153 @@
+"""What a fixer is given and what it gives back."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+import libcst as cst
+
+from eroica.fix.edits import Edits
+from eroica.fix.tree import Function, Loop, Source, Statement, body_of, find
+from eroica.records import Cause, Label, Setting
+
+Match = TypeVar("Match", bound=cst.CSTNode)
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A place the cause names, found in the source. The first spots matter most."""
+
+    source: Source
+    function: Function | None
+    """None for module level."""
+    statement: Statement | None
+    line: int | None
+
+    @property
+    def scope(self) -> cst.CSTNode:
+        """The function's body, or the module."""
+        return self.source.module if self.function is None else self.function.body
+
+
+@dataclass(frozen=True)
+class FixerResult:
+    """New texts by path, and what to tell the reviewer."""
+
+    texts: Mapping[str, str]
+    why: str
+    """Why this change, here: one or two sentences with the place in it."""
+    behaviour: str
+    """What changes for the program besides the cure."""
+    score: float = 0.5
+    """How exactly source and evidence match, 0..1; the best match is offered."""
+    label: Label | None = None
+    """Overrides the fixer's own label where this match is riskier."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A fixer's example: one file; the line the cause names ends in ``# <-- here``."""
+
+    before: str
+    after: str = ""
+    """Empty in KEEPS: nothing is offered."""
+    category: str = ""
+    """The cause's category; empty: the first of ANSWERS in order."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Fixer(Protocol):
+    """What a module in ``eroica.fixers``, or behind an ``eroica.fixers`` entry point, offers."""
+
+    __doc__: str | None
+    CODE: str
+    ANSWERS: frozenset[str]
+    """Categories of causes it can cure."""
+    LABEL: Label
+    FIXES: Sequence[Example]
+    KEEPS: Sequence[Example]
+
+    def fix(self, context: "Context") -> FixerResult | None:
+        """Return the change, or None where the source or the evidence does not fit."""
+        ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """One cause, its places in the project's source, and the facts known about the job."""
+
+    cause: Cause
+    sources: Mapping[str, Source]
+    spots: tuple[Spot, ...]
+    settings: tuple[Setting, ...] = ()
+    world_size: int = 1
+
+    @cached_property
+    def files(self) -> tuple[Source, ...]:
+        """All sources, those of the spots first."""
+        first = list(dict.fromkeys(spot.source for spot in self.spots))
+        return tuple([*first, *(s for s in self.sources.values() if s not in first)])
+
+    @cached_property
+    def scopes(self) -> tuple[Spot, ...]:
+        """The spots, one for each function they lie in."""
+        found: dict[tuple[str, int], Spot] = {}
+        for spot in self.spots:
+            found.setdefault((spot.source.path, id(spot.function)), spot)
+        return tuple(found.values())
+
+    def setting(self, key: str) -> Any | None:
+        """Return the value of a fact the hook reported, on any rank."""
+        return next((s.value for s in self.settings if s.key == key), None)
+
+    def is_near(self, source: Source, node: cst.CSTNode, lines: int = 3) -> bool:
+        """True where a spot's line lies on a node, or close to it."""
+        first, last = source.line(node), source.last_line(node)
+        return any(
+            spot.source is source
+            and spot.line is not None
+            and first - lines <= spot.line <= last + lines
+            for spot in self.spots
+        )
+
+    def is_named(self, source: Source, node: cst.CSTNode) -> bool:
+        """True where a node lies in a function that the cause names."""
+        function = source.function_of(node)
+        return any(s.source is source and s.function is function for s in self.spots)
+
+    def nearest(self, found: Iterable[tuple[Source, Match]]) -> tuple[Source, Match] | None:
+        """Return the match a spot lies on, else in a named function, else the only one."""
+        items = list(found)
+        for test in (lambda s, n: self.is_near(s, n, 1), self.is_near, self.is_named):
+            near = [item for item in items if test(*item)]
+            if near:
+                return near[0]
+        return items[0] if len(items) == 1 else None
+
+    def loops(self) -> list[tuple[Source, Loop]]:
+        """Return the loops in the functions of the spots."""
+        return [
+            (spot.source, loop)
+            for spot in self.scopes
+            for kind in (cst.For, cst.While)
+            for loop in find(spot.scope, kind)
+        ]
+
+    def bodies(self) -> list[tuple[Spot, Sequence[cst.BaseStatement]]]:
+        return [(spot, body_of(spot.function) if spot.function else ()) for spot in self.scopes]
+
+    def result(
+        self,
+        *edits: Edits,
+        why: str,
+        behaviour: str,
+        score: float = 0.5,
+        label: Label | None = None,
+    ) -> FixerResult | None:
+        """Return the result of edits; None where they change nothing."""
+        texts = {e.source.path: e.text() for e in edits}
+        changed = {p: t for p, t in texts.items() if t != self.sources[p].text}
+        if not changed:
+            return None
+        return FixerResult(changed, why, behaviour, score, label)

@@ -1,0 +1,320 @@
+"""Edits of one file, collected by node and made in one pass, so that comments and layout stay."""
+
+import textwrap
+from collections.abc import Callable, Sequence
+
+import libcst as cst
+
+from eroica.fix.tree import Source, dotted, walk
+
+Change = cst.CSTNode | Callable[[cst.CSTNode], cst.CSTNode]
+
+
+def expression(text: str) -> cst.BaseExpression:
+    return cst.parse_expression(text)
+
+
+class _Fill(cst.CSTTransformer):
+    """Puts nodes in the place of ``__NAME__`` placeholders."""
+
+    def __init__(self, parts: dict[str, object]) -> None:
+        self.parts = {f"__{name}__": part for name, part in parts.items()}
+
+    def leave_SimpleStatementLine(
+        self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
+    ) -> cst.BaseStatement | cst.FlattenSentinel[cst.BaseStatement]:
+        small = original_node.body[0] if len(original_node.body) == 1 else None
+        if isinstance(small, cst.Expr) and isinstance(small.value, cst.Name):
+            part = self.parts.get(small.value.value)
+            if isinstance(part, list | tuple):
+                return cst.FlattenSentinel(part)
+        return updated_node
+
+    def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
+        part = self.parts.get(original_node.value)
+        return part if isinstance(part, cst.BaseExpression) else updated_node
+
+
+class _Apply(cst.CSTTransformer):
+    def __init__(self, edits: "Edits") -> None:
+        self.edits = edits
+
+    def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> object:  # type: ignore[override]
+        updated: object = super().on_leave(original_node, updated_node)
+        if isinstance(original_node, cst.IndentedBlock):
+            return _no_empty_block(updated)
+        key = id(original_node)
+        change = self.edits._changes.get(key)
+        if change is not None and isinstance(updated, cst.CSTNode):
+            updated = change(updated)
+        before = self.edits._before.get(key, [])
+        after = self.edits._after.get(key, [])
+        if not (before or after):
+            return updated
+        if isinstance(updated, cst.FlattenSentinel):
+            middle = list(updated)
+        else:
+            middle = [updated] if isinstance(updated, cst.CSTNode) else []
+        if before and middle:  # a comment above the statement stays above what is put before it
+            first = middle[0]
+            lead = getattr(first, "leading_lines", ())
+            if lead:
+                before = [before[0].with_changes(leading_lines=lead), *before[1:]]
+                middle[0] = first.with_changes(leading_lines=())
+        return cst.FlattenSentinel([*before, *middle, *after])
+
+
+def _no_empty_block(block: object) -> object:
+    if isinstance(block, cst.IndentedBlock) and not block.body:
+        return block.with_changes(body=[cst.parse_statement("pass")])
+    return block
+
+
+class Edits:
+    """What to change in one Source; ``text()`` is the file after it."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._changes: dict[int, Callable[[cst.CSTNode], object]] = {}
+        self._before: dict[int, list[cst.CSTNode]] = {}
+        self._after: dict[int, list[cst.CSTNode]] = {}
+        self._imports: list[str] = []
+        self._helpers: list[str] = []
+
+    def statements(self, text: str, **parts: object) -> list[cst.BaseStatement]:
+        """Parse statements; ``__NAME__`` stands for a part: an expression or a list of statements."""
+        module = cst.parse_module(textwrap.dedent(text), self.source.module.config_for_parsing)
+        filled = module.visit(_Fill(parts)) if parts else module
+        return list(filled.body)  # type: ignore[arg-type]
+
+    def replace(self, node: cst.CSTNode, change: Change | Sequence[cst.CSTNode]) -> None:
+        """Replace a node: by one, by several statements, or by a function of its edited self."""
+        if isinstance(change, cst.CSTNode):
+            self._changes[id(node)] = lambda _: change
+        elif callable(change):
+            self._changes[id(node)] = change
+        else:
+            lead = getattr(node, "leading_lines", ())
+            items = list(change)
+            if items and lead and hasattr(items[0], "leading_lines") and not items[0].leading_lines:
+                items[0] = items[0].with_changes(leading_lines=lead)
+            self._changes[id(node)] = lambda _: cst.FlattenSentinel(items)
+
+    def replace_text(self, node: cst.CSTNode, text: str, **parts: object) -> None:
+        """Replace an expression or a statement by parsed text."""
+        if isinstance(node, cst.BaseExpression):
+            self.replace(node, expression(text))
+        else:
+            self.replace(node, self.statements(text, **parts))
+
+    def remove(self, statement: cst.CSTNode) -> None:
+        self._changes[id(statement)] = lambda _: cst.RemoveFromParent()
+
+    def before(self, statement: cst.CSTNode, text: str, **parts: object) -> None:
+        self._before.setdefault(id(statement), []).extend(self.statements(text, **parts))
+
+    def after(self, statement: cst.CSTNode, text: str, **parts: object) -> None:
+        self._after.setdefault(id(statement), []).extend(self.statements(text, **parts))
+
+    def set_argument(
+        self, call: cst.Call, keyword: str, value: str, position: int | None = None
+    ) -> None:
+        """Set or add a keyword argument of a call (None of the others moves)."""
+        new = expression(value)
+
+        def change(node: cst.CSTNode) -> cst.CSTNode:
+            assert isinstance(node, cst.Call)
+            return with_argument(node, keyword, new, position)
+
+        earlier = self._changes.get(id(call))
+        self._changes[id(call)] = (
+            change if earlier is None else lambda node: change(earlier(node))  # type: ignore[arg-type]
+        )
+
+    def drop_argument(self, call: cst.Call, keyword: str) -> None:
+        def change(node: cst.CSTNode) -> cst.CSTNode:
+            assert isinstance(node, cst.Call)
+            kept = [a for a in node.args if a.keyword is None or a.keyword.value != keyword]
+            if kept and isinstance(kept[-1].comma, cst.Comma) and kept[-1] is not node.args[-1]:
+                kept[-1] = kept[-1].with_changes(comma=node.args[-1].comma)
+            return node.with_changes(args=kept)
+
+        earlier = self._changes.get(id(call))
+        self._changes[id(call)] = (
+            change if earlier is None else lambda node: change(earlier(node))  # type: ignore[arg-type]
+        )
+
+    def add_import(self, text: str) -> None:
+        """Add an import line unless the file has it: ``import gc``, ``from a import b``."""
+        if text not in self._imports and not _is_imported(self.source, text):
+            self._imports.append(text)
+
+    def add_helper(self, text: str) -> None:
+        """Add a function below the imports."""
+        self._helpers.append(text)
+
+    def text(self) -> str:
+        module = self.source.module.visit(_Apply(self))
+        module = _with_imports(module, self._imports)
+        for helper in self._helpers:
+            module = _with_helper(module, self.statements(helper))
+        return module.code
+
+
+def with_argument(
+    call: cst.Call, keyword: str, value: cst.BaseExpression, position: int | None = None
+) -> cst.Call:
+    args = list(call.args)
+    for number, arg in enumerate(args):
+        by_position = number == position and arg.keyword is None and not arg.star
+        if by_position or (arg.keyword is not None and arg.keyword.value == keyword):
+            args[number] = arg.with_changes(value=value)
+            return call.with_changes(args=args)
+    new = cst.Arg(
+        value=value,
+        keyword=cst.Name(keyword),
+        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+    )
+    at = next((i for i, arg in enumerate(args) if arg.star == "**"), len(args))
+    if at < len(args):
+        args.insert(
+            at, new.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+        )
+        return call.with_changes(args=args)
+    if args:
+        last = args[-1]
+        if isinstance(last.comma, cst.Comma):  # a trailing comma stays one
+            between: object = cst.SimpleWhitespace(" ")
+            if len(args) > 1 and isinstance(args[-2].comma, cst.Comma):
+                between = args[-2].comma.whitespace_after
+            new = new.with_changes(comma=last.comma)
+            args[-1] = last.with_changes(comma=cst.Comma(whitespace_after=between))  # type: ignore[arg-type]
+        else:
+            args[-1] = last.with_changes(
+                comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")),
+                whitespace_after_arg=cst.SimpleWhitespace(""),
+            )
+            new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
+    return call.with_changes(args=[*args, new])
+
+
+def _is_imported(source: Source, text: str) -> bool:
+    words = text.split()
+    if words[0] == "import":
+        return source.imports.get(words[-1] if "as" in words else words[1]) == words[1]
+    return source.imports.get(words[-1]) == f"{words[1]}.{words[3]}"
+
+
+def _is_import(statement: cst.CSTNode) -> bool:
+    return isinstance(statement, cst.SimpleStatementLine) and any(
+        isinstance(small, cst.Import | cst.ImportFrom) for small in statement.body
+    )
+
+
+def _is_opening(statement: cst.CSTNode) -> bool:
+    """A module docstring or a ``from __future__`` line: nothing may come before it."""
+    if not isinstance(statement, cst.SimpleStatementLine) or not statement.body:
+        return False
+    small = statement.body[0]
+    if isinstance(small, cst.ImportFrom):
+        return dotted(small.module) == "__future__"
+    return isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString)
+
+
+def _sort_key(statement: cst.CSTNode) -> str | None:
+    """The module of a plain import line; None for anything else."""
+    small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    if isinstance(small, cst.Import):
+        return "0" + dotted(small.names[0].name)
+    if isinstance(small, cst.ImportFrom):
+        return "1" + dotted(small.module)
+    return None
+
+
+def _merged(module: cst.Module, base: str, name: str) -> cst.Module | None:
+    """Add a name to an existing ``from base import (...)`` line, in order."""
+    for number, statement in enumerate(module.body):
+        small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+        if not isinstance(small, cst.ImportFrom) or dotted(small.module) != base:
+            continue
+        if isinstance(small.names, cst.ImportStar) or small.lpar is not None:
+            continue
+        known = [alias.with_changes(comma=cst.MaybeSentinel.DEFAULT) for alias in small.names]
+        at = next((i for i, a in enumerate(known) if dotted(a.name) > name), len(known))
+        known.insert(at, cst.ImportAlias(name=cst.Name(name)))
+        body = list(module.body)
+        body[number] = statement.with_changes(body=[small.with_changes(names=known)])
+        return module.with_changes(body=body)
+    return None
+
+
+def _with_imports(module: cst.Module, lines: Sequence[str]) -> cst.Module:
+    for line in lines:
+        words = line.split()
+        if words[0] == "from" and "as" not in words:
+            merged = _merged(module, words[1], words[3])
+            if merged is not None:
+                module = merged
+                continue
+        new = cst.parse_statement(line)
+        key = _sort_key(new) or ""
+        body = list(module.body)
+        at = _import_place(body, key)
+        if at < len(body) and at == _opening_end(body):
+            lead = body[at].leading_lines if hasattr(body[at], "leading_lines") else ()
+            new = new.with_changes(leading_lines=lead)
+            if not _is_import(body[at]):
+                gap = [cst.EmptyLine(indent=False)]
+                body[at] = body[at].with_changes(leading_lines=gap)
+            else:
+                body[at] = body[at].with_changes(leading_lines=())
+        body.insert(at, new)
+        module = module.with_changes(body=body)
+    return module
+
+
+def _opening_end(body: Sequence[cst.CSTNode]) -> int:
+    return next((i for i, s in enumerate(body) if not _is_opening(s)), len(body))
+
+
+def _import_place(body: Sequence[cst.CSTNode], key: str) -> int:
+    """Where a new import keeps the first block of imports sorted."""
+    at = _opening_end(body)
+    for number in range(at, len(body)):
+        statement = body[number]
+        if not _is_import(statement):
+            break
+        is_new_block = number > at and bool(getattr(statement, "leading_lines", ()))
+        if is_new_block or (_sort_key(statement) or "") > key:
+            return number
+        at = number
+        if number + 1 >= len(body) or not _is_import(body[number + 1]):
+            return number + 1
+    return at
+
+
+def _with_helper(module: cst.Module, helper: Sequence[cst.BaseStatement]) -> cst.Module:
+    body = list(module.body)
+    at = max((i + 1 for i, s in enumerate(body) if _is_import(s)), default=_opening_end(body))
+    gap = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
+    items = [helper[0].with_changes(leading_lines=gap), *helper[1:]]
+    if at < len(body):
+        lead = list(getattr(body[at], "leading_lines", ()))
+        blank = next((i for i, line in enumerate(lead) if line.comment is not None), len(lead))
+        body[at] = body[at].with_changes(leading_lines=[*gap, *lead[blank:]])
+    body[at:at] = items
+    return module.with_changes(body=body)
+
+
+def is_used(module: cst.CSTNode, name: str) -> bool:
+    """True where a name is read anywhere but in an import line."""
+    skip = {
+        id(inner)
+        for node in walk(module)
+        if isinstance(node, cst.Import | cst.ImportFrom)
+        for inner in walk(node)
+    }
+    return any(
+        isinstance(node, cst.Name) and node.value == name and id(node) not in skip
+        for node in walk(module)
+    )

@@ -1,0 +1,262 @@
+"""What source says about ranks and collectives: names, conditions, training loops."""
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from eroica.fix.tree import Function, Loop, Source, code, dotted, find, names, walk
+
+# torch.distributed functions that every rank of the group must reach (torch 2.x, module c10d).
+COLLECTIVES = frozenset(
+    ["barrier", "monitored_barrier", "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "all_gather_coalesced", "all_reduce_coalesced", "broadcast", "broadcast_object_list", "reduce", "reduce_scatter", "reduce_scatter_tensor", "gather", "gather_object", "scatter", "scatter_object_list", "all_to_all", "all_to_all_single", "new_group", "new_subgroups"]
+)
+BARRIERS = frozenset({"barrier", "monitored_barrier"})
+# Calls with collectives inside: checkpoint and state-dict functions of sharded models.
+HIDDEN = frozenset(
+    ["get_model_state_dict", "get_optimizer_state_dict", "get_state_dict", "full_tensor", "full_state_dict", "consolidate_state_dict", "optim_state_dict", "full_optim_state_dict", "sharded_state_dict", "summon_full_params", "save_checkpoint_sharded", "dcp_save", "async_save", "clip_grad_norm_fsdp", "wait_for_everyone", "gather_for_metrics"]
+)
+_RANK = re.compile(
+    r"(?:.*_)?(?:rank|rank_?id)\d*|(?:is_?)?(?:main|master|chief|primary)(?:_?(?:process|rank|proc|node))?"
+    r"|is_?rank_?(?:0|zero)|rank_?(?:0|zero)(?:_only)?|is_(?:local_)?(?:main|world)_process(?:_zero)?",
+    re.I,
+)
+_RANK_CALLS = re.compile(
+    r"(?:.*\.)?(?:get_rank|get_local_rank|get_node_rank|is_main_process|is_master)"
+)
+# Calls whose value differs from rank to rank: data, time, randomness, the file system.
+_LOCAL_CALLS = re.compile(
+    r"(?:.*\.)?(?:isfinite|isnan|isinf|any|all|item|exists|isfile|isdir|is_file|is_dir|time|"
+    r"perf_counter|monotonic|random|randint|rand|choice|uniform|empty|full|update|step|check|"
+    r"should_stop|stop|next|numel|max|min|sum|mean)"
+)
+
+
+def short(source: Source, call: cst.Call) -> str:
+    """Return the last part of what a call calls."""
+    func = call.func
+    if isinstance(func, cst.Attribute):
+        return func.attr.value
+    return source.full_name(func).rpartition(".")[2]
+
+
+def is_collective(source: Source, call: cst.Call) -> bool:
+    """True for a call that every rank of its group must make."""
+    name, last = source.full_name(call.func), short(source, call)
+    if last in COLLECTIVES:
+        return name.startswith("torch.distributed") or name.rpartition(".")[0] in (
+            "dist",
+            "torch.distributed",
+        )
+    if last in HIDDEN:
+        return True
+    return last in ("save", "async_save") and "distributed.checkpoint" in name
+
+
+def is_barrier(source: Source, call: cst.Call) -> bool:
+    return is_collective(source, call) and short(source, call) in BARRIERS
+
+
+def collectives(source: Source, node: cst.CSTNode) -> list[cst.Call]:
+    """Return the collective calls at or below a node, nested functions left out."""
+    return [call for call in calls_here(node) if is_collective(source, call)]
+
+
+def calls_here(node: cst.CSTNode) -> Iterator[cst.Call]:
+    """Yield the calls below a node without entering functions defined in it."""
+    if isinstance(node, cst.Call):
+        yield node
+    for child in node.children:
+        if not isinstance(child, cst.FunctionDef | cst.Lambda | cst.ClassDef):
+            yield from calls_here(child)
+
+
+def reaches_collective(
+    source: Source, node: cst.CSTNode, sources: tuple[Source, ...], depth: int = 3
+) -> bool:
+    """True where a collective is called at or below a node, through the project's functions."""
+    if collectives(source, node):
+        return True
+    if depth == 0:
+        return False
+    for call in calls_here(node):
+        for other, function in definitions(source, call, sources):
+            if function.body is not node and reaches_collective(
+                other, function.body, sources, depth - 1
+            ):
+                return True
+    return False
+
+
+def definitions(
+    source: Source, call: cst.Call, sources: tuple[Source, ...]
+) -> list[tuple[Source, Function]]:
+    """Return the project's functions a call may mean: same name, one file preferred."""
+    name = short(source, call) if isinstance(call.func, cst.Attribute) else dotted(call.func)
+    if not name:
+        return []
+    owner = dotted(call.func).partition(".")[0]
+    if owner in source.imports:  # a module or a name from one: only that file's functions
+        stems = set(source.imports[owner].strip(".").split("."))
+        return [
+            (other, function)
+            for other in sources
+            if other is not source and stems & set(other.path.removesuffix(".py").split("/"))
+            for function in other.functions_named(name)
+        ]
+    here = [(source, f) for f in source.functions_named(name)]
+    if here:
+        return here
+    there = [(s, f) for s in sources if s is not source for f in s.functions_named(name)]
+    return there if len(there) == 1 else []
+
+
+def rank_names(source: Source) -> frozenset[str]:
+    """Return the names (and dotted names) whose value depends on the rank."""
+    found: set[str] = set()
+    for _ in range(2):
+        for target, value, _statement in source.assignments():
+            if is_ranked(value, frozenset(found)):
+                found.add(target)
+    return frozenset(found)
+
+
+def is_ranked(node: cst.CSTNode, known: frozenset[str] = frozenset()) -> bool:
+    """True where an expression itself names a rank (a seed of it, or an offset, does not count)."""
+    if isinstance(node, cst.Comparison | cst.BooleanOperation | cst.UnaryOperation):
+        return any(is_ranked(child, known) for child in node.children)
+    if isinstance(node, cst.ComparisonTarget):
+        return is_ranked(node.comparator, known)
+    if isinstance(node, cst.IfExp):
+        return is_ranked(node.test, known)
+    if isinstance(node, cst.Call):
+        name = dotted(node.func)
+        if _RANK_CALLS.fullmatch(name):
+            return True
+        return name in ("int", "bool", "divmod") and any(
+            is_ranked(arg.value, known) for arg in node.args
+        )
+    if isinstance(node, cst.Subscript):
+        return bool(re.search(r"['\"](?:LOCAL_|GROUP_)?RANK['\"]", code(node)))
+    if isinstance(node, cst.BinaryOperation):
+        return is_ranked(node.left, known)
+    name = dotted(node)
+    return bool(name) and (name in known or bool(_RANK.fullmatch(name.rpartition(".")[2])))
+
+
+def ranked(source: Source, test: cst.BaseExpression) -> bool:
+    """True for a condition that comes out differently on different ranks by their number."""
+    return is_ranked(test, rank_names(source))
+
+
+def is_local(source: Source, test: cst.BaseExpression, function: Function | None) -> bool:
+    """True for a condition on data, time or files of this rank that no collective made equal."""
+    reduced = agreed_names(source, function) if function is not None else set()
+    if names(test) & reduced:
+        return False
+    if any(_LOCAL_CALLS.fullmatch(short(source, call) or "-") for call in find(test, cst.Call)):
+        return True
+    if function is None:
+        return False
+    made = {
+        target: value
+        for target, value, _ in source.assignments(function.body)
+        if any(_LOCAL_CALLS.fullmatch(short(source, c) or "-") for c in find(value, cst.Call))
+    }
+    return bool(names(test) & made.keys())
+
+
+def agreed_names(source: Source, function: Function) -> set[str]:
+    """Return the names in a function that a collective has made equal on all ranks."""
+    found: set[str] = set()
+    for call in collectives(source, function.body):
+        for arg in call.args[:2]:
+            found |= {dotted(arg.value)} if dotted(arg.value) else names(arg.value)
+    for target, value, _ in source.assignments(function.body):
+        if names(value) & found:
+            found.add(target)
+    return found - {"", "dist"}
+
+
+def conjuncts(test: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return the parts of an ``and`` chain, in order."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        return [*conjuncts(test.left), *conjuncts(test.right)]
+    return [test]
+
+
+def joined(parts: list[cst.BaseExpression]) -> str:
+    """Return the text of parts joined by ``and``."""
+    texts = [f"({code(p)})" if isinstance(p, cst.BooleanOperation) else code(p) for p in parts]
+    return " and ".join(texts)
+
+
+def ends_early(block: cst.CSTNode) -> cst.CSTNode | None:
+    """Return the return, break or continue a block ends with."""
+    body = getattr(block, "body", ())
+    last = body[-1] if body else None
+    small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else None
+    return small if isinstance(small, cst.Return | cst.Break | cst.Continue) else None
+
+
+def backward_call(node: cst.CSTNode) -> cst.Call | None:
+    """Return the first ``.backward()`` at or below a node."""
+    for call in calls_here(node):
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward":
+            return call
+    return None
+
+
+def step_loops(source: Source, sources: tuple[Source, ...] = ()) -> list[Loop]:
+    """Return the loops that train: innermost ones that reach a ``.backward()``."""
+    found: list[Loop] = []
+    for loop in find(source.module, cst.For | cst.While):  # type: ignore[type-abstract,arg-type]
+        assert isinstance(loop, cst.For | cst.While)
+        if backward_call(loop.body) is not None or _calls_training(source, loop, sources):
+            inner = [o for o in found if loop in set(source.loops(o))]
+            found = [o for o in found if o not in source.loops(loop)]
+            if not inner:
+                found.append(loop)
+    return found
+
+
+def _calls_training(source: Source, loop: Loop, sources: tuple[Source, ...]) -> bool:
+    for call in calls_here(loop.body):
+        for _, function in definitions(source, call, sources):
+            if backward_call(function.body) is not None:
+                return True
+    return False
+
+
+def wrapped_models(source: Source) -> dict[str, cst.Call]:
+    """Return the names bound to DistributedDataParallel and the constructor of each."""
+    found = {}
+    for target, value, _ in source.assignments():
+        if isinstance(value, cst.Call) and source.full_name(value.func).rpartition(".")[2] in (
+            "DistributedDataParallel",
+            "DDP",
+        ):
+            found[target] = value
+    return found
+
+
+def interval_of(source: Source, loop: Loop) -> tuple[str, cst.If] | None:
+    """Return the ``step % N == 0`` a training loop already reports by, and where it stands."""
+    best: tuple[str, cst.If] | None = None
+    for node in walk(loop.body):
+        if isinstance(node, cst.If):
+            for part in conjuncts(node.test):
+                if is_interval(part) and best is None:
+                    best = (code(part), node)
+    return best
+
+
+def is_interval(part: cst.BaseExpression) -> bool:
+    """True for ``x % n == y``."""
+    return (
+        isinstance(part, cst.Comparison)
+        and isinstance(part.left, cst.BinaryOperation)
+        and isinstance(part.left.operator, cst.Modulo)
+        and len(part.comparisons) == 1
+        and isinstance(part.comparisons[0].operator, cst.Equal)
+    )

@@ -1,0 +1,151 @@
+"""The user's source tree: finding a cause's files in it and parsing them, read-only."""
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+import libcst as cst
+
+from eroica.fix.context import Spot
+from eroica.fix.tree import Source
+from eroica.records import Cause, Finding, Place
+
+log = logging.getLogger(__name__)
+SKIP = frozenset(
+    [".git", ".hg", ".eroica", ".venv", "venv", "env", "node_modules", "__pycache__", "site-packages", "dist-packages", ".tox", ".mypy_cache", ".ruff_cache", "build", "dist"]
+)
+MAX_FILES = 60  # parsed for one incident: the cause's files and what they import
+MAX_BYTES = 1_000_000  # a larger file is generated; nobody wants a patch for it
+
+
+def python_files(root: Path) -> Iterator[Path]:
+    """Yield the project's Python files; environments, builds and links to elsewhere left out."""
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(f for f in folders if f not in SKIP and not f.startswith("."))
+        for name in sorted(files):
+            if name.endswith(".py"):
+                yield Path(folder) / name
+
+
+def locate(file: str, root: Path) -> str | None:
+    """Return a file's path relative to the root; a path of another machine is matched by its end."""
+    if "site-packages" in file or "dist-packages" in file or file.startswith("<"):
+        return None
+    path = Path(file)
+    inside = path if path.is_absolute() else root / path
+    try:
+        relative = inside.resolve().relative_to(root.resolve())
+    except ValueError:
+        relative = None
+    if relative is not None and (root / relative).is_file():
+        return relative.as_posix()
+    wanted = PurePosixPath(file).parts
+    best: list[tuple[int, str]] = []
+    for found in python_files(root):
+        parts = found.relative_to(root).parts
+        common = 0
+        while common < min(len(parts), len(wanted)) and parts[-1 - common] == wanted[-1 - common]:
+            common += 1
+        if common:
+            best.append((common, "/".join(parts)))
+    best.sort(reverse=True)
+    if not best or (len(best) > 1 and best[0][0] == best[1][0]):
+        return None
+    return best[0][1]
+
+
+class Tree:
+    """The sources of one project, parsed when asked for."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.sources: dict[str, Source] = {}
+        self._failed: set[str] = set()
+
+    def load(self, path: str) -> Source | None:
+        """Return a parsed file; None (logged once) where it cannot be read or parsed."""
+        if path in self.sources or path in self._failed:
+            return self.sources.get(path)
+        file = self.root / path
+        try:
+            data = file.read_bytes()
+            if len(data) > MAX_BYTES:
+                raise ValueError(f"{len(data)} bytes")
+            self.sources[path] = Source(path, data.decode("utf-8"))
+        except (OSError, ValueError, cst.ParserSyntaxError, RecursionError) as error:
+            log.warning("%s is left alone: %s", path, str(error).splitlines()[0])
+            self._failed.add(path)
+        return self.sources.get(path)
+
+    def load_with_imports(self, paths: Iterable[str]) -> None:
+        """Load files and, breadth first, the project's files that they import."""
+        queue = list(dict.fromkeys(paths))
+        seen = set(queue)
+        while queue and len(self.sources) < MAX_FILES:
+            source = self.load(queue.pop(0))
+            if source is None:
+                continue
+            for target in source.imports.values():
+                path = self._module_file(source.path, target)
+                if path is not None and path not in seen:
+                    seen.add(path)
+                    queue.append(path)
+
+    def _module_file(self, importer: str, target: str) -> str | None:
+        folder = PurePosixPath(importer).parent
+        dots = len(target) - len(target.lstrip("."))
+        bases = [folder, PurePosixPath(".")]
+        if dots:
+            for _ in range(dots - 1):
+                folder = folder.parent
+            bases = [folder]
+        parts = target.lstrip(".").split(".")
+        for base in bases:
+            for end in range(len(parts), 0, -1):
+                for tail in (f"{parts[end - 1]}.py", f"{parts[end - 1]}/__init__.py"):
+                    path = base.joinpath(*parts[: end - 1], tail)
+                    if (self.root / path).is_file():
+                        return path.as_posix()
+        return None
+
+    def spots(self, places: Iterable[Place]) -> tuple[Spot, ...]:
+        """Find places in the source, in order; those outside the project are dropped."""
+        found: list[Spot] = []
+        for place in places:
+            path = locate(place.file, self.root) if place.file else None
+            source = self.load(path) if path else None
+            if source is not None:
+                spot = make_spot(source, place.name, place.line)
+                if spot not in found:
+                    found.append(spot)
+        return tuple(found)
+
+
+def make_spot(source: Source, name: str, line: int | None) -> Spot:
+    """Return the spot of a function's name and line; the name wins where they disagree."""
+    last = name.rpartition(".")[2]
+    function = source.function_at(line) if line else None
+    if last not in ("<module>", "") and (function is None or function.name.value != last):
+        named = source.functions_named(last)
+        if named and not (line and function is not None and last.startswith("<")):
+            function = min(named, key=lambda f: abs(source.line(f) - (line or 0)))
+            line = (
+                line
+                if line and source.line(function) <= line <= source.last_line(function)
+                else None
+            )
+    statement = source.statement_at(line) if line else None
+    return Spot(source, function, statement, line)
+
+
+def places_of(cause: Cause, findings: Iterable[Finding]) -> list[Place]:
+    """Return a cause's places: its functions, then those of the findings it rests on."""
+    places = list(cause.functions)
+    for finding in findings:
+        if finding.id in cause.findings and finding.function is not None:
+            function = finding.function
+            if function.file is not None:
+                places.append(Place(name=function.name, file=function.file, line=function.line))
+            places.extend(function.stack)
+    return [place for place in dict.fromkeys(places) if place.file]

@@ -1,0 +1,147 @@
+"""Causes -> patches: which fixer fits which cause, where, and whether its edit may be shown."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from eroica.errors import InputError
+from eroica.fix.context import Context, Fixer, FixerResult
+from eroica.fix.diff import file_edit, unified
+from eroica.fix.gates import check
+from eroica.fix.project import Tree, places_of
+from eroica.fix.registry import load_fixers, title
+from eroica.records import FAMILY, Cause, Incident, JobEvidence, Patch, Setting
+
+log = logging.getLogger(__name__)
+MIN_SHARE = 0.10  # a further cause of a slow job must be worth this much step time
+MIN_CONFIDENCE = 0.4
+
+
+def propose(
+    incident: Incident, *, evidence: JobEvidence | None = None, source_root: str | Path
+) -> list[Patch]:
+    """Return the fixers' patches for an incident, the first cause's first; often one, maybe none.
+
+    No patch for healthy jobs, for causes outside the code, or where no fixer fits. A stuck job
+    gets patches for one cause only: the others are guesses beside it.
+    """
+    root = Path(source_root)
+    if not root.is_dir():
+        raise InputError(f"no source folder {root}", next_step="eroica fix ID --source DIR")
+    tree = Tree(root)
+    patches: list[Patch] = []
+    for cause in causes_to_patch(incident):
+        context = make_context(tree, cause, incident, evidence)
+        patch = patch_for(context, number=len(patches) + 1)
+        if patch is None:
+            continue
+        if patch.diff in {known.diff for known in patches}:
+            continue
+        patches.append(patch)
+        if incident.symptom in ("stuck", "failed"):
+            break
+    return patches
+
+
+def causes_to_patch(incident: Incident) -> list[Cause]:
+    """Return the causes that a change of code can cure and that are sure enough."""
+    if incident.symptom in ("healthy", "unknown"):
+        return []
+    found = []
+    for number, cause in enumerate(incident.causes):
+        outside = FAMILY.get(cause.category) == "environment" or cause.action in (
+            "drain",
+            "configure",
+        )
+        weak = number > 0 and (
+            cause.confidence < MIN_CONFIDENCE
+            or (cause.share is not None and cause.share < MIN_SHARE)
+        )
+        if number == 0 and outside:
+            return []  # the answer lies outside the code: a patch would only hide it
+        if not outside and not weak:
+            found.append(cause)
+    return found
+
+
+def make_context(
+    tree: Tree, cause: Cause, incident: Incident, evidence: JobEvidence | None
+) -> Context:
+    """Parse the cause's files and gather the facts known about the job."""
+    spots = tree.spots(places_of(cause, incident.findings))
+    settings = distinct_settings(evidence)
+    behind = tree.spots(place for setting in settings for place in setting.places[:2])
+    tree.load_with_imports(spot.source.path for spot in (*spots, *behind))
+    return Context(
+        cause=cause,
+        sources=dict(tree.sources),
+        spots=spots,
+        settings=settings,
+        world_size=incident.job.world_size,
+    )
+
+
+def distinct_settings(evidence: JobEvidence | None) -> tuple[Setting, ...]:
+    found: list[Setting] = []
+    for rank in evidence.ranks if evidence is not None else ():
+        for setting in rank.settings:
+            if setting not in found:
+                found.append(setting)
+    return tuple(found)
+
+
+def candidates(context: Context) -> list[tuple[Fixer, FixerResult]]:
+    """Return what the fixers offer for a cause, the best match first."""
+    found: list[tuple[Fixer, FixerResult]] = []
+    if not context.spots:
+        return found
+    for fixer in load_fixers().values():
+        if context.cause.category in fixer.ANSWERS:
+            try:
+                result = fixer.fix(context)
+            except Exception:  # a fixer that fails on odd source must not cost the other patches
+                log.warning("fixer %s failed", fixer.CODE, exc_info=True)
+                continue
+            if result is not None:
+                found.append((fixer, result))
+    return sorted(found, key=lambda pair: -pair[1].score)
+
+
+def patch_for(context: Context, number: int) -> Patch | None:
+    """Return the best patch that passes every gate."""
+    for fixer, result in candidates(context):
+        patch = make_patch(context, fixer, result, number)
+        failed = [gate for gate in patch.gates if not gate.passed]
+        if not failed:
+            return patch
+        log.info("fixer %s is dropped: %s", fixer.CODE, "; ".join(g.reason for g in failed))
+    return None
+
+
+def make_patch(context: Context, fixer: Fixer, result: FixerResult, number: int) -> Patch:
+    edits = tuple(
+        file_edit(path, context.sources[path].text, text)
+        for path, text in sorted(result.texts.items())
+    )
+    return Patch(
+        id=f"P{number}",
+        cause=context.cause.id,
+        source=f"fixer {fixer.CODE}",
+        label=result.label or fixer.LABEL,
+        title=title(fixer),
+        edits=edits,
+        diff=unified(edits),
+        why=result.why,
+        behaviour=result.behaviour,
+        gates=tuple(check(edits, sources=_texts(context))),
+    )
+
+
+def _texts(context: Context) -> dict[str, str]:
+    return {path: source.text for path, source in context.sources.items()}
+
+
+def best_patches(patches: Sequence[Patch], accept: str) -> list[Patch]:
+    """Return the patches that ``--accept safe|all`` takes; display-only never."""
+    labels = {"safe": {"safe"}, "all": {"safe", "review"}}[accept]
+    return [patch for patch in patches if patch.label in labels]

@@ -1,0 +1,229 @@
+"""Rehearsal: the job's command before and after a patch, in scratch copies, with a watchdog.
+
+Nothing of the user's tree is touched. Experiment trackers are set offline. Every process of a
+run, ranks that torchrun leaves behind included, carries a token in its environment and is ended
+by it.
+"""
+
+import logging
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+from eroica.errors import InputError
+from eroica.fix.apply import apply
+from eroica.fix.watchdog import Run, run_bounded
+from eroica.records import Patch, Rehearsal, Symptom
+
+log = logging.getLogger(__name__)
+SKIP = (".git", ".hg", ".eroica", ".venv", "venv", "__pycache__", "node_modules", "wandb", "mlruns")
+LINK_BYTES = 50_000_000  # larger files are linked into the copy, not copied: data is read-only
+OFFLINE = {
+    "WANDB_MODE": "offline",
+    "WANDB_SILENT": "true",
+    "NEPTUNE_MODE": "offline",
+    "COMET_OFFLINE_DIRECTORY": "comet_offline",
+    "CLEARML_OFFLINE_MODE": "1",
+    "MLFLOW_TRACKING_URI": "file:./mlruns",
+    "AIM_TRACKING_DISABLED": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+MIN_GAIN = 0.05  # step time within 5 % is noise on a shared machine
+LOSS_RELATIVE, LOSS_ABSOLUTE = 0.1, 0.01  # a final loss further off than this is named
+
+Detector = Callable[[Sequence[str], Path], Symptom | None]
+
+
+def rehearse(
+    patch: Patch | Sequence[Patch],
+    command: str | Sequence[str],
+    root: str | Path,
+    *,
+    symptom: str = "stuck",
+    limit_s: float = 120.0,
+    environment: dict[str, str] | None = None,
+    detector: Detector | None = None,
+) -> Rehearsal:
+    """Run a command with and without a patch and say what the patch changes.
+
+    The patched run goes first, for at most ``limit_s``; the other is given twice its time (at
+    least 15 s). ``detector`` runs the command under eroica's own eyes in a folder and returns
+    the symptom it sees.
+    """
+    base = Path(root)
+    patches = [patch] if isinstance(patch, Patch) else list(patch)
+    given, words = split_command(command)
+    given = {**OFFLINE, **(environment or {}), **given}
+    with tempfile.TemporaryDirectory(prefix="eroica-rehearsal-") as scratch:
+        after_root, before_root = (
+            Path(scratch) / "after" / base.name,
+            Path(scratch) / "before" / base.name,
+        )
+        copy_tree(base, after_root)
+        copy_tree(base, before_root)
+        apply(patches, after_root)
+        after = run_bounded(words, after_root, limit_s, given)
+        limit = min(limit_s, max(15.0, 2.0 * after.seconds)) if after.status == 0 else limit_s / 2
+        before = run_bounded(words, before_root, limit, given)
+        seen = detector(words, after_root) if detector is not None and after.status == 0 else None
+    notes = warnings_for(words, base)
+    return judge(words, before, after, symptom, limit, seen, notes)
+
+
+def split_command(command: str | Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the environment and the words of ``A=1 torchrun train.py``; InputError if empty."""
+    words = shlex.split(command) if isinstance(command, str) else list(command)
+    given: dict[str, str] = {}
+    while words and re.match(r"^[A-Za-z_]\w*=", words[0]):
+        key, _, given[key] = words.pop(0).partition("=")
+    if not words:
+        raise InputError("no command to rehearse", next_step='--verify "torchrun ... train.py"')
+    return given, tuple(words)
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a project; large files become links, other links are kept as links."""
+    target.mkdir(parents=True)
+    for folder, folders, files in os.walk(source):
+        folders[:] = [name for name in folders if name not in SKIP]
+        here = target / Path(folder).relative_to(source)
+        here.mkdir(exist_ok=True)
+        for name in list(folders):
+            if (Path(folder) / name).is_symlink():
+                folders.remove(name)
+                (here / name).symlink_to((Path(folder) / name).resolve())
+        for name in files:
+            file = Path(folder) / name
+            if file.is_symlink() or not file.is_file():
+                if file.exists() and file.is_file():
+                    (here / name).symlink_to(file.resolve())
+            elif file.stat().st_size > LINK_BYTES:
+                (here / name).symlink_to(file.resolve())
+            else:
+                shutil.copy2(file, here / name)
+
+
+def warnings_for(command: Sequence[str], root: Path) -> list[str]:
+    """Name what a scratch copy cannot keep apart: absolute paths in the command or the script."""
+    notes = [
+        f"{word} is an absolute path: both runs share it"
+        for word in command[1:]
+        if word.startswith("/")
+    ]
+    for word in command:
+        script = root / word
+        if word.endswith(".py") and script.is_file():
+            text = script.read_text(errors="replace")
+            for path in sorted(set(re.findall(r"""["'](/[\w./-]{3,})["']""", text)))[:3]:
+                notes.append(f"{word} names {path}: both runs share it")
+    return notes
+
+
+def judge(
+    command: Sequence[str],
+    before: Run,
+    after: Run,
+    symptom: str,
+    before_limit: float,
+    seen: str | None = None,
+    notes: Sequence[str] = (),
+) -> Rehearsal:
+    """Turn two runs into a verdict and one sentence."""
+    old, new = before.step_ms(), after.step_ms()
+    verdict, text = _verdict(before, after, old, new, symptom, before_limit)
+    loss = loss_change(before, after)
+    text = " ".join(part for part in (text, loss, *_seen(seen)) if part)
+    return Rehearsal(
+        command=tuple(command),
+        verdict=verdict,  # type: ignore[arg-type]
+        summary=text,
+        seconds_before=round(before.seconds, 2),
+        seconds_after=round(after.seconds, 2),
+        step_ms_before=median(old) if old else None,
+        step_ms_after=median(new) if new else None,
+        details={
+            "exit_before": before.status,
+            "exit_after": after.status,
+            "limit_before_s": before_limit,
+            "progress_before": len(before.progress),
+            "progress_after": len(after.progress),
+            "spread_ms_before": spread(old),
+            "spread_ms_after": spread(new),
+            "loss_before": before.last_loss,
+            "loss_after": after.last_loss,
+            "detector": seen,
+            "left_behind": after.left_behind,
+            "tail_after": after.tail() if after.status != 0 else "",
+            "warnings": list(notes),
+        },
+    )
+
+
+def _verdict(
+    before: Run, after: Run, old: list[float], new: list[float], symptom: str, before_limit: float
+) -> tuple[str, str]:
+    if after.status is None:
+        if before.status == 0:
+            return (
+                "worse",
+                f"Patched, it is stuck after {after.seconds:.0f} s; before, it finished.",
+            )
+        further = len(after.progress) > len(before.progress)
+        what = "further than before, but not to its end" if further else "no further than before"
+        return "no change", f"Patched, it gets {what} within {after.seconds:.0f} s."
+    if after.status != 0:
+        verdict = "worse" if before.status == 0 else "failed"
+        return verdict, f"Patched, it fails with exit code {after.status}: {after.tail(1)}"
+    if before.status is None and (symptom != "slow" or not (old and new)):
+        return "cured", (
+            f"Patched, it finishes in {after.seconds:.1f} s; before, it was not done after "
+            f"{before.seconds:.0f} s."
+        )
+    if before.status not in (0, None):
+        return "cured", f"Patched, it finishes; before, it failed with exit code {before.status}."
+    if not (old and new):
+        old, new = [before.seconds * 1e3], [after.seconds * 1e3]
+    a, b = median(old), median(new)
+    text = f"Step time {a:.3g} ms -> {b:.3g} ms ({_range(old)} -> {_range(new)})."
+    if b < a * (1 - MIN_GAIN):
+        return "improved", text
+    return ("worse", text) if b > a * (1 + MIN_GAIN) else ("no change", text)
+
+
+def _seen(seen: str | None) -> list[str]:
+    if seen is None:
+        return []
+    return ["The detector is silent." if seen == "healthy" else f"The detector still says {seen}."]
+
+
+def spread(values: list[float]) -> list[float]:
+    """Return the quartiles of step times, in ms."""
+    ordered = sorted(values)
+    if not ordered:
+        return []
+    return [round(ordered[int(q * (len(ordered) - 1))], 3) for q in (0.25, 0.5, 0.75)]
+
+
+def _range(values: list[float]) -> str:
+    quartiles = spread(values)
+    return f"{quartiles[0]:.3g}..{quartiles[2]:.3g}"
+
+
+def loss_change(before: Run, after: Run) -> str:
+    """Say where a printed loss differs between the runs, compared line by line of progress."""
+    common = sorted(before.losses.keys() & after.losses.keys())
+    if common:
+        old, new = before.losses[common[-1]], after.losses[common[-1]]
+        where = f"at {common[-1]}"
+    elif before.last_loss is not None and after.last_loss is not None:
+        old, new, where = before.last_loss, after.last_loss, "at the end"
+    else:
+        return ""
+    if abs(new - old) <= LOSS_ABSOLUTE + LOSS_RELATIVE * abs(old):
+        return f"The loss {where} is alike ({old:g}, {new:g})."
+    return f"The loss {where} differs: {old:g} before, {new:g} after."

@@ -1,0 +1,254 @@
+"""The distributed-safety gate: may a patch leave a collective that only some ranks reach?
+
+Each collective call, and each call of a project function that leads to one, is a site. A site is
+guarded where a condition on the rank or on local data decides whether it runs: an enclosing if
+or while, a return, continue, break or raise taken earlier in the block, an except clause. A
+patch is refused if a file has more guarded sites of an operation after it than before. Removing
+a collective altogether is allowed: taking away a one-sided one is often the cure.
+"""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from eroica.fix.facts import _LOCAL_CALLS, _RANK, _RANK_CALLS, COLLECTIVES, HIDDEN
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+_EXITS = (ast.Return, ast.Continue, ast.Break, ast.Raise)
+
+
+@dataclass(frozen=True)
+class Site:
+    path: str
+    function: str
+    op: str
+    line: int
+    guard: str
+    """``rank``, ``data``, ``except``, or empty."""
+    test: str
+
+
+def one_sided(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Return why the files after a patch are refused, or an empty string."""
+    old, new = list(sites(before)), list(sites(after))
+    had = Counter((site.path, site.op) for site in old if site.guard)
+    for key, count in Counter((site.path, site.op) for site in new if site.guard).items():
+        if count > had[key]:
+            site = _the_new_one(old, new, key)
+            kind = {"rank": "the rank", "data": "local data", "except": "an error"}[site.guard]
+            return (
+                f"{site.path}:{site.line} {site.op} would depend on {kind} ({site.test}): "
+                "the ranks that skip it leave the others waiting"
+            )
+    return ""
+
+
+def _the_new_one(old: list[Site], new: list[Site], key: tuple[str, str]) -> Site:
+    known = {(s.function, s.test) for s in old if s.guard and (s.path, s.op) == key}
+    guarded = [s for s in new if s.guard and (s.path, s.op) == key]
+    return next((s for s in guarded if (s.function, s.test) not in known), guarded[-1])
+
+
+def sites(texts: Mapping[str, str]) -> Iterator[Site]:
+    """Yield the collective sites of a set of files; files that do not parse have none."""
+    trees: dict[str, ast.Module] = {}
+    for path, text in texts.items():
+        if path.endswith(".py"):
+            try:
+                trees[path] = ast.parse(text)
+            except (SyntaxError, ValueError):
+                continue
+    leading = leading_functions(trees)
+    for path, tree in trees.items():
+        yield from _Walker(path, tree, leading).run()
+
+
+def leading_functions(trees: Mapping[str, ast.Module]) -> set[str]:
+    """Return the names of project functions that call a collective, directly or through others."""
+    calls: dict[str, set[str]] = {}
+    for tree in trees.values():
+        dist = _distributed_names(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, FunctionNode):
+                made = calls.setdefault(node.name, set())
+                for inner in ast.walk(node):
+                    if isinstance(inner, ast.Call):
+                        foreign = ast.unparse(inner.func).startswith(("torch.", "np.", "os."))
+                        last = "" if foreign else _last(inner.func)
+                        made.add("*" if collective(inner, dist) else last)
+    leading = {name for name, made in calls.items() if "*" in made}
+    while True:
+        more = {n for n, made in calls.items() if n not in leading and made & leading}
+        if not more:
+            return leading - {"__init__", "forward", "main"}
+        leading |= more
+
+
+def _last(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _distributed_names(tree: ast.Module) -> set[str]:
+    """Return the plain names a module imports from torch.distributed."""
+    return {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.distributed")
+        for alias in node.names
+    }
+
+
+def collective(call: ast.Call, dist: set[str]) -> str:
+    """Return the operation of a collective call, or an empty string."""
+    last = _last(call.func)
+    if last in HIDDEN:
+        return last
+    if last not in COLLECTIVES:
+        return ""
+    if isinstance(call.func, ast.Name):
+        return last if call.func.id in dist else ""
+    owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    return last if owner in ("dist", "torch.distributed", "distributed", "c10d") else ""
+
+
+class _Walker:
+    def __init__(self, path: str, tree: ast.Module, leading: set[str]) -> None:
+        self.path, self.tree, self.leading = path, tree, leading
+        self.dist = _distributed_names(tree)
+        self.ranked = self._ranked_names()
+        self.found: list[Site] = []
+        self.local: set[str] = set()
+
+    def run(self) -> list[Site]:
+        self._function(self.tree, "<module>")
+        for node in ast.walk(self.tree):
+            if isinstance(node, FunctionNode):
+                self._function(node, node.name)
+        return self.found
+
+    def _ranked_names(self) -> set[str]:
+        found: set[str] = set()
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Assign) and self._names_rank(node.value, found):
+                value = node.value
+                if isinstance(value, ast.Compare | ast.BoolOp | ast.IfExp | ast.UnaryOp) or (
+                    isinstance(value, ast.Call) and _RANK_CALLS.fullmatch(ast.unparse(value.func))
+                ):
+                    found |= {ast.unparse(t) for t in node.targets}
+        return found
+
+    def _names_rank(self, test: ast.expr, known: set[str]) -> bool:
+        for node in ast.walk(test):
+            if isinstance(node, ast.Name | ast.Attribute):
+                if _RANK.fullmatch(_last(node)) or ast.unparse(node) in known:
+                    return True
+            elif isinstance(node, ast.Call) and _RANK_CALLS.fullmatch(ast.unparse(node.func)):
+                return True
+        return False
+
+    def _is_local_call(self, node: ast.AST) -> bool:
+        return isinstance(node, ast.Call) and bool(_LOCAL_CALLS.fullmatch(_last(node.func) or "-"))
+
+    def _kind(self, test: ast.expr) -> str:
+        """How a condition may differ over ranks: ``rank``, ``data`` or not at all."""
+        if self._names_rank(test, self.ranked):
+            return "rank"
+        used = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
+        if used & self.agreed:
+            return ""
+        if used & self.local or any(self._is_local_call(n) for n in ast.walk(test)):
+            return "data"
+        is_none_test = any(isinstance(n, ast.Is | ast.IsNot) for n in ast.walk(test))
+        return "data" if is_none_test and re.search(r"\.grad\b", ast.unparse(test)) else ""
+
+    def _function(self, node: ast.Module | FunctionNode, name: str) -> None:
+        self.name = name
+        self.agreed, self.local = self._agreed(node), set()
+        for inner in _own(node):
+            if isinstance(inner, ast.Assign) and any(
+                self._is_local_call(n) for n in ast.walk(inner.value)
+            ):
+                for target in inner.targets:
+                    self.local |= {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+        self._block(node.body, ("", ""))
+
+    def _agreed(self, node: ast.Module | FunctionNode) -> set[str]:
+        found: set[str] = set()
+        for inner in _own(node):
+            if isinstance(inner, ast.Call) and collective(inner, self.dist):
+                for arg in inner.args[:2]:
+                    found |= {n.id for n in ast.walk(arg) if isinstance(n, ast.Name)}
+        for inner in _own(node):
+            if isinstance(inner, ast.Assign):
+                used = {n.id for n in ast.walk(inner.value) if isinstance(n, ast.Name)}
+                if used & found:
+                    for target in inner.targets:
+                        found |= {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+        return found - {"dist", "torch", "self"}
+
+    def _block(self, body: list[ast.stmt], guard: tuple[str, str]) -> None:
+        for statement in body:
+            self._statement(statement, guard)
+            if isinstance(statement, ast.If) and not guard[0]:
+                kind = self._kind(statement.test)
+                branches = (statement.body, statement.orelse)
+                if kind and any(_leaves(branch) for branch in branches):
+                    guard = (kind, ast.unparse(statement.test))
+
+    def _statement(self, node: ast.stmt, guard: tuple[str, str]) -> None:
+        if isinstance(node, FunctionNode):
+            return
+        if isinstance(node, ast.ClassDef):
+            self._block(node.body, guard)
+            return
+        if isinstance(node, ast.If | ast.While):
+            self._expression(node.test, guard)
+            kind = self._kind(node.test)
+            inner = guard if guard[0] or not kind else (kind, ast.unparse(node.test))
+            self._block(node.body, inner)
+            self._block(node.orelse, inner)
+            return
+        blocks = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ExceptHandler):
+                self._block(child.body, guard if guard[0] else ("except", "an except clause"))
+            elif not isinstance(child, ast.stmt):
+                self._expression(child, guard)
+        for block in blocks:
+            if block:
+                self._block(block, guard)
+
+    def _is_foreign(self, func: ast.expr) -> bool:
+        """``torch.save`` is not the project's ``save``."""
+        while isinstance(func, ast.Attribute):
+            func = func.value
+            if isinstance(func, ast.Name) and func.id in ("torch", "np", "os", "json", "self"):
+                return func.id != "self"
+        return False
+
+    def _expression(self, node: ast.AST, guard: tuple[str, str]) -> None:
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Call):
+                op = collective(inner, self.dist)
+                last = _last(inner.func)
+                if not op and last in self.leading and not self._is_foreign(inner.func):
+                    op = f"{last}()"
+                if op:
+                    site = Site(self.path, self.name, op, inner.lineno, *guard)
+                    self.found.append(site)
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what lies in a function, nested functions left out."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, FunctionNode):
+            yield child
+            yield from _own(child)
+
+
+def _leaves(block: list[ast.stmt]) -> bool:
+    return bool(block) and isinstance(block[-1], _EXITS)

@@ -1,0 +1,258 @@
+"""One source file as a libcst tree: where a line lies, what encloses it, what a name means."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider
+
+Node = TypeVar("Node", bound=cst.CSTNode)
+Function = cst.FunctionDef
+Loop = cst.For | cst.While
+Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
+
+
+def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yield a node and everything below it, in source order."""
+    yield node
+    for child in node.children:
+        yield from walk(child)
+
+
+def find(node: cst.CSTNode, kind: type[Node]) -> Iterator[Node]:
+    """Yield the nodes of one kind at or below a node, in source order."""
+    for item in walk(node):
+        if isinstance(item, kind):
+            yield item
+
+
+def dotted(node: cst.CSTNode | None) -> str:
+    """Return ``a.b.c`` for names and attributes of names, else an empty string."""
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute):
+        base = dotted(node.value)
+        return f"{base}.{node.attr.value}" if base else ""
+    return ""
+
+
+def names(node: cst.CSTNode) -> set[str]:
+    """Return every plain name read or written at or below a node."""
+    return {item.value for item in find(node, cst.Name)}
+
+
+def code(node: cst.CSTNode) -> str:
+    """Return a node's source text without the blank lines and comments around it."""
+    return cst.Module(body=[]).code_for_node(node).strip()
+
+
+def argument(call: cst.Call, keyword: str, position: int | None = None) -> cst.Arg | None:
+    """Return a call's argument by keyword, else by position."""
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value == keyword:
+            return arg
+    if position is not None and position < len(call.args):
+        arg = call.args[position]
+        if arg.keyword is None and not arg.star:
+            return arg
+    return None
+
+
+def single(statement: cst.CSTNode) -> cst.BaseSmallStatement | None:
+    """Return the small statement of a line that holds exactly one."""
+    if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
+        return statement.body[0]
+    return None
+
+
+def called(statement: cst.CSTNode) -> cst.Call | None:
+    """Return the call of a line that is nothing but a call."""
+    small = single(statement)
+    if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
+        return small.value
+    return None
+
+
+def body_of(node: cst.CSTNode) -> Sequence[cst.BaseStatement]:
+    """Return the statements of a function's, loop's or condition's indented block."""
+    block = getattr(node, "body", None)
+    if isinstance(block, cst.IndentedBlock | cst.Module):
+        return block.body
+    return ()
+
+
+class Source:
+    """A parsed file. ``path`` is relative to the project, with forward slashes."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path, self.text = path, text
+        wrapper = MetadataWrapper(cst.parse_module(text))
+        self.module = wrapper.module
+        self._positions = wrapper.resolve(PositionProvider)
+        self._parents = wrapper.resolve(ParentNodeProvider)
+        self.imports = dict(self._imported())
+
+    def _imported(self) -> Iterator[tuple[str, str]]:
+        for node in walk(self.module):
+            if isinstance(node, cst.Import):
+                for alias in node.names:
+                    full = dotted(alias.name)
+                    if alias.asname is not None:
+                        yield dotted(alias.asname.name), full
+                    else:
+                        yield full.split(".")[0], full.split(".")[0]
+            elif isinstance(node, cst.ImportFrom) and not isinstance(node.names, cst.ImportStar):
+                base = "." * len(node.relative) + dotted(node.module)
+                for alias in node.names:
+                    name = dotted(alias.asname.name) if alias.asname else dotted(alias.name)
+                    yield name, f"{base}.{dotted(alias.name)}"
+
+    # --- where things are
+    def line(self, node: cst.CSTNode) -> int:
+        return self._positions[node].start.line
+
+    def last_line(self, node: cst.CSTNode) -> int:
+        return self._positions[node].end.line
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        return self._parents.get(node)
+
+    def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """Yield what encloses a node, innermost first."""
+        above = self.parent(node)
+        while above is not None:
+            yield above
+            above = self.parent(above)
+
+    def enclosing(self, node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> cst.CSTNode | None:
+        """Return the innermost ancestor of one of the kinds, within the same function."""
+        for above in self.ancestors(node):
+            if isinstance(above, kinds):
+                return above
+            if isinstance(above, cst.FunctionDef):
+                return None
+        return None
+
+    def loops(self, node: cst.CSTNode) -> list[Loop]:
+        """Return the loops around a node within its function, innermost first."""
+        found: list[Loop] = []
+        for above in self.ancestors(node):
+            if isinstance(above, cst.For | cst.While):
+                found.append(above)
+            if isinstance(above, cst.FunctionDef):
+                break
+        return found
+
+    def function_of(self, node: cst.CSTNode) -> Function | None:
+        return next((a for a in self.ancestors(node) if isinstance(a, cst.FunctionDef)), None)
+
+    def class_of(self, node: cst.CSTNode) -> cst.ClassDef | None:
+        return next((a for a in self.ancestors(node) if isinstance(a, cst.ClassDef)), None)
+
+    def statement_of(self, node: cst.CSTNode) -> Statement | None:
+        """Return the whole statement a node is part of (itself, where it is one)."""
+        if isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+            return node
+        for above in self.ancestors(node):
+            if isinstance(above, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+                return above
+        return None
+
+    def siblings(self, statement: cst.CSTNode) -> Sequence[cst.BaseStatement]:
+        """Return the block a statement lies in."""
+        above = self.parent(statement)
+        if isinstance(above, cst.IndentedBlock | cst.Module):
+            return above.body
+        return ()
+
+    def following(self, statement: cst.CSTNode) -> Sequence[cst.BaseStatement]:
+        """Return the statements after one in its block."""
+        block = self.siblings(statement)
+        for number, item in enumerate(block):
+            if item is statement:
+                return block[number + 1 :]
+        return ()
+
+    def function_at(self, line: int) -> Function | None:
+        """Return the innermost function whose lines (decorators included) hold a line."""
+        best: Function | None = None
+        for function in find(self.module, cst.FunctionDef):
+            if self.line(function) <= line <= self.last_line(function):
+                best = function
+            for decorator in function.decorators:
+                if self.line(decorator) == line:
+                    return function
+        return best
+
+    def statement_at(self, line: int) -> Statement | None:
+        """Return the innermost statement that covers a line."""
+        best: Statement | None = None
+        for node in walk(self.module):
+            if (
+                isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement)
+                and node in self._positions
+                and self.line(node) <= line <= self.last_line(node)
+            ):
+                best = node
+        return best
+
+    def functions_named(self, name: str) -> list[Function]:
+        last = name.rpartition(".")[2]
+        return [f for f in find(self.module, cst.FunctionDef) if f.name.value == last]
+
+    # --- what names mean
+    def full_name(self, node: cst.CSTNode | None) -> str:
+        """Return a dotted name with its first part replaced by what was imported under it."""
+        name = dotted(node)
+        first, dot, rest = name.partition(".")
+        return f"{self.imports.get(first, first)}{dot}{rest}"
+
+    def calls(self, node: cst.CSTNode, pattern: str) -> list[cst.Call]:
+        """Return the calls below a node whose full dotted name matches all of a pattern."""
+        rule = re.compile(pattern)
+        return [c for c in find(node, cst.Call) if rule.fullmatch(self.full_name(c.func))]
+
+    def alias(self, full: str) -> str | None:
+        """Return how this file refers to a module or name, e.g. ``dist`` for torch.distributed."""
+        best = max(
+            (
+                (len(target), name)
+                for name, target in self.imports.items()
+                if full == target or full.startswith(target + ".")
+            ),
+            default=None,
+        )
+        if best is None:
+            return None
+        length, name = best
+        return name + full[length:]
+
+    def assignments(
+        self, within: cst.CSTNode | None = None
+    ) -> Iterator[tuple[str, cst.BaseExpression, cst.Assign | cst.AnnAssign]]:
+        """Yield (dotted target, value, statement), tuple assignments taken apart where they can be."""
+        for node in walk(within or self.module):
+            if isinstance(node, cst.AnnAssign) and node.value is not None:
+                yield dotted(node.target), node.value, node
+            if not isinstance(node, cst.Assign):
+                continue
+            for target in node.targets:
+                for left, right in pairs(target.target, node.value):
+                    if dotted(left):
+                        yield dotted(left), right, node
+
+
+def pairs(
+    target: cst.BaseExpression, value: cst.BaseExpression
+) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Yield the single assignments of a (tuple) assignment; the whole value where it is opaque."""
+    if isinstance(target, cst.Tuple | cst.List):
+        opaque = not isinstance(value, cst.Tuple | cst.List) or len(value.elements) != len(
+            target.elements
+        )
+        for number, element in enumerate(target.elements):
+            right = value if opaque else value.elements[number].value  # type: ignore[attr-defined]
+            yield from pairs(element.value, right)
+    else:
+        yield target, value
