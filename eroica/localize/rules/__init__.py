@@ -1,0 +1,46 @@
+"""One module a family of slow causes; each rule is a function from the job's view to drafts.
+
+Rules see the whole job and nothing of each other; ``ranking`` decides what stands.
+"""
+
+from collections.abc import Callable
+
+from eroica.localize.rules.communication import communication
+from eroica.localize.rules.compute import recompilation
+from eroica.localize.rules.data import dataloader
+from eroica.localize.rules.draft import Draft
+from eroica.localize.rules.host import (
+    bookkeeping,
+    checkpoints,
+    garbage_collection,
+    growth,
+    polling,
+    python_in_step,
+)
+from eroica.localize.rules.settings import (
+    debug_settings,
+    oversubscription,
+    sampler,
+    unused_search,
+)
+from eroica.localize.rules.straggler import straggler
+from eroica.localize.rules.view import JobView
+
+Rule = Callable[[JobView], list[Draft]]
+
+RULES: tuple[Rule, ...] = (
+    straggler,
+    debug_settings,
+    oversubscription,
+    recompilation,
+    communication,
+    garbage_collection,
+    checkpoints,
+    growth,
+    polling,
+    dataloader,
+    bookkeeping,
+    python_in_step,
+    sampler,
+    unused_search,
+)

@@ -1,0 +1,111 @@
+"""Compiling again and again."""
+
+import ast
+
+import numpy as np
+
+from eroica import units
+from eroica.localize.rules.draft import Draft, hottest, mean_over, pattern_finding, percent, where
+from eroica.localize.rules.view import JobView
+from eroica.records import Finding, Place
+
+MIN_COMPILES = 3
+
+
+def recompilation(view: JobView) -> list[Draft]:
+    """Return a cause where compiling goes on after the first steps.
+
+    Evidence: the count by function that torch keeps, or stacks inside dynamo. Counter-evidence:
+    few compilations, all in the first steps; that is start-up.
+    """
+    mask = np.array([r.zone == "compile" for r in view.rows], dtype=bool)
+    seen = mean_over(view.sum(mask))
+    recompiles = [s.value for s in view.values("compile.recompiles") if isinstance(s.value, dict)]
+    count, seconds, functions = _counted(recompiles)
+    told = _share_of_time(view, seconds)
+    share = max(seen, told or 0.0) if view.source != "profiler" else max(seen, 0.0)
+    if share < view.parameters.common_share:
+        return []
+    if recompiles and count < MIN_COMPILES:
+        return []
+    places = _places(view, mask, functions)
+    if not recompiles and view.source == "none":
+        return []
+    reasons = [str(f.get("reason")) for f in functions[:1] if f.get("reason")]
+    at = where(places[0] if places else None, view)
+    text = f"torch.compile compiles again during training{f', called at {at}' if at else ''}"
+    findings = [
+        Finding(id="", kind="recompiles", text=f"{count} compilations of one function",
+                details={"count": count, "total_s": seconds, "by_function": functions[:5]})
+    ]
+    if mask.any():
+        findings.append(pattern_finding(view, mask, text=f"{percent(seen)} of time in dynamo"))
+    known = f"{count:.0f} times" if count else "again and again"
+    return [
+        Draft(
+            rule="recompilation",
+            category="recompilation",
+            ranks="all",
+            places=places,
+            share=share,
+            confidence=0.95 if count >= MIN_COMPILES and seen >= 0.05 else 0.85,
+            summary=f"{text}: {percent(share)} of the time",
+            why=[f"A function was compiled {known} in "
+                 f"{units.duration(seconds * 1e9)}." if count else text + ".",
+                 *[f"The guard that failed: {reason}." for reason in reasons]],
+            advice="Mark the changing dimension dynamic, pad to a few sizes, or pass numbers that "
+            "change every step as tensors.",
+            findings=findings,
+            claims=share,
+        )
+    ]
+
+
+def _counted(found: list[dict[str, object]]) -> tuple[float, float, list[dict[str, object]]]:
+    """The rank that compiled most: compilations of its worst function, seconds, functions."""
+    best: tuple[float, float, list[dict[str, object]]] = (0.0, 0.0, [])
+    for value in found:
+        functions = [f for f in value.get("by_function") or [] if isinstance(f, dict)]  # type: ignore[attr-defined]
+        functions.sort(key=lambda f: -float(f.get("count") or 0))
+        worst = float(functions[0].get("count") or 0) if functions else float(value.get("count") or 0)  # type: ignore[arg-type]
+        if worst > best[0]:
+            best = (worst, float(value.get("total_s") or 0.0), functions)  # type: ignore[arg-type]
+    return best
+
+
+def _share_of_time(view: JobView, seconds: float) -> float | None:
+    """Compile time beyond the first compilation over the time the steps took."""
+    total = max((sum(s.duration_ns) for s in view.steps.values()), default=0)
+    return min(1.0, seconds * 1e9 / total) if total and seconds else None
+
+
+def _places(
+    view: JobView, mask: "np.ndarray", functions: list[dict[str, object]]  # type: ignore[type-arg]
+) -> tuple[Place, ...]:
+    hot = hottest(view, mask, view.share_FR.mean(axis=1)) if mask.any() else ()
+    if not hot:
+        hot = _call_sites(view, functions)
+    setup = next((s.places for s in view.values("compile") if s.places), ())
+    return (*hot[:1], *[p for p in setup[:1] if p not in hot[:1]])
+
+
+def _call_sites(view: JobView, functions: list[dict[str, object]]) -> tuple[Place, ...]:
+    """Where the result of ``torch.compile`` is called, by name in the source."""
+    for setting in view.values("compile"):
+        for place in setting.places[:1]:
+            info = view.project.enclosing(place.file, place.line)
+            for node in info.own_nodes if info else ():
+                if not isinstance(node, ast.Assign) or node.lineno != place.line:
+                    continue
+                names = {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+                for call in info.own_nodes if info else ():
+                    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+                        if call.func.id in names and info is not None:
+                            return (info.place(call.lineno),)
+    for function in functions[:1]:
+        line = function.get("line")
+        file = str(function.get("file"))
+        if view.project.contains(file):
+            return (Place(name=str(function.get("name")), file=file,
+                          line=line if isinstance(line, int) else None),)
+    return ()

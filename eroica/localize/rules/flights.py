@@ -1,0 +1,176 @@
+"""What a Flight Recorder history says of the pace: collectives a step, by call site.
+
+A ring holds the last 2,000 or so entries of a rank, so rates are taken over the steps that the
+ring covers. Gaps are the time from one entry's creation to the next one's, which for a blocking
+call is its latency and for the last call of a run everything until the next run.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from eroica.localize.rules.view import JobView
+from eroica.localize.rules.zones import Zone, has, project_frames, zone_of
+from eroica.records import CollectiveEntry, Place, StepTimes
+
+DTYPE_BYTES = {
+    **dict.fromkeys(("float", "int", "float32", "int32"), 4),
+    **dict.fromkeys(("double", "long", "float64", "int64", "complexfloat"), 8),
+    **dict.fromkeys(("half", "bfloat16", "short", "float16", "int16"), 2),
+    **dict.fromkeys(("byte", "char", "bool", "uint8", "int8", "float8_e4m3fn"), 1),
+}
+FRAMEWORKS = (
+    *("torch/distributed/fsdp", "torch/distributed/_composable", "torch/distributed/tensor"),
+    *("torch/distributed/pipelining", "torch/distributed/algorithms", "torch/distributed/optim"),
+    *("deepspeed/", "megatron/", "accelerate/", "lightning/", "torch/nn/parallel/distributed.py"),
+    "torch/nn/modules/_functions.py",
+)
+
+
+@dataclass
+class Site:
+    """Collectives issued from one project function, through one kind of call."""
+
+    zone: Zone
+    chain: tuple[Place, ...]
+    """Project frames, innermost first, at the line used most."""
+    via_framework: bool
+    count: int = 0
+    num_bytes: list[int] = field(default_factory=list)
+    gap_ns: float = 0.0
+    """Time between two calls of this site without another between them."""
+    ops: set[str] = field(default_factory=set)
+    sizes: dict[int, int] = field(default_factory=dict)
+    created_ns: list[int] = field(default_factory=list)
+    per_step: float = 0.0
+    share: float = 0.0
+    """``gap_ns`` over the time the ring covers."""
+
+    @property
+    def median_bytes(self) -> float:
+        return float(np.median(self.num_bytes)) if self.num_bytes else 0.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """One rank's sites and the steps its ring covers; ``steps`` is None where unknown."""
+
+    sites: tuple[Site, ...]
+    steps: float | None
+    span_ns: float
+
+
+def entry_bytes(entry: CollectiveEntry) -> int:
+    """Return the payload of one entry by its sizes and types."""
+    sizes = entry.input_sizes or entry.output_sizes
+    dtypes = entry.input_dtypes or entry.output_dtypes
+    total = 0
+    for position, size in enumerate(sizes):
+        dtype = dtypes[position] if position < len(dtypes) else "float"
+        total += math.prod(size) * DTYPE_BYTES.get(dtype.lower().removeprefix("torch."), 4)
+    return total
+
+
+def pace_of(view: JobView, rank: int) -> Pace | None:
+    """Return what the rank's ring shows since training began; None without a history."""
+    entries = view.flights.get(rank)
+    if not entries:
+        return None
+    steps = view.steps.get(rank)
+    timed = [e for e in entries if e.created_ns is not None]
+    if steps is not None and timed:
+        begin, end = steps.start_ns[0], steps.start_ns[-1] + steps.duration_ns[-1]
+        timed = [e for e in timed if begin <= (e.created_ns or 0) <= end]
+    if len(timed) < 3:
+        return None
+    timed.sort(key=lambda e: (e.created_ns or 0, e.record_id))
+    span = float((timed[-1].created_ns or 0) - (timed[0].created_ns or 0))
+    sites = _sites(view, timed)
+    covered = _steps_within(steps, timed) if steps is not None else _steps_by_sync(sites)
+    for site in sites:
+        site.per_step = site.count / covered if covered else 0.0
+        site.share = site.gap_ns / span if span else 0.0
+    return Pace(tuple(sites), covered, span)
+
+
+def _sites(view: JobView, entries: Sequence[CollectiveEntry]) -> list[Site]:
+    found: dict[tuple[object, ...], Site] = {}
+    chains: dict[tuple[object, ...], dict[tuple[Place, ...], int]] = {}
+    meanings: dict[tuple[Place, ...], tuple[Zone, tuple[Place, ...], bool]] = {}
+    previous: tuple[Site, int] | None = None
+    for entry in entries:
+        if entry.frames not in meanings:
+            zone = zone_of(entry.frames, "python") if entry.frames else "collective"
+            if "barrier" in entry.op and zone == "collective":
+                zone = "barrier"
+            chain = project_frames(entry.frames, view.project.contains)
+            first = next(
+                (i for i, f in enumerate(entry.frames) if chain and f == chain[0]),
+                len(entry.frames),
+            )
+            framework = any(has(f.file, *FRAMEWORKS) for f in entry.frames[:first])
+            meanings[entry.frames] = (zone, chain, framework)
+        zone, chain, framework = meanings[entry.frames]
+        key = (zone, framework, chain[0].file if chain else None, chain[0].name if chain else None)
+        site = found.setdefault(key, Site(zone, chain, framework))
+        counts = chains.setdefault(key, {})
+        counts[chain] = counts.get(chain, 0) + 1
+        size = entry_bytes(entry)
+        site.count += 1
+        site.ops.add(entry.op)
+        site.num_bytes.append(size)
+        site.sizes[size] = site.sizes.get(size, 0) + 1
+        created = entry.created_ns or 0
+        site.created_ns.append(created)
+        if previous is not None and previous[0] is site:
+            site.gap_ns += created - previous[1]
+        previous = (site, created)
+    for key, site in found.items():
+        site.chain = max(chains[key], key=lambda c: chains[key][c])
+        site.gap_ns = _within_runs(site)
+    return list(found.values())
+
+
+def _within_runs(site: Site) -> float:
+    """Gaps between calls of one burst: those up to 5 times the median gap of the site."""
+    gaps = np.diff(np.asarray(site.created_ns, dtype=np.float64))
+    if not len(gaps):
+        return 0.0
+    limit = 5 * float(np.median(gaps))
+    return float(min(gaps[gaps <= limit].sum(), site.gap_ns if site.gap_ns else np.inf))
+
+
+def _steps_within(steps: StepTimes, entries: Sequence[CollectiveEntry]) -> float:
+    begin, end = entries[0].created_ns or 0, entries[-1].created_ns or 0
+    starts = np.asarray(steps.start_ns)
+    inside = int(((starts >= begin) & (starts <= end)).sum())
+    return float(max(inside, 1))
+
+
+def _steps_by_sync(sites: Sequence[Site]) -> float | None:
+    """Without step times: the rarest regular size of the gradient exchange comes once a step."""
+    engine = [s for s in sites if s.zone in ("backward", "ddp") and s.count >= 3]
+    counts = [n for s in engine for n in s.sizes.values() if n >= 3]
+    return float(min(counts)) if counts else None
+
+
+def merged_sites(view: JobView) -> list[tuple[Site, tuple[int, ...]]]:
+    """Return the sites seen, each with the ranks that issue it; rates are means over them."""
+    found: dict[tuple[object, ...], list[tuple[int, Site]]] = {}
+    for rank in view.flights:
+        pace = pace_of(view, rank)
+        for site in pace.sites if pace is not None and pace.steps else ():
+            inner = site.chain[0] if site.chain else None
+            key = (site.zone, site.via_framework, inner.file if inner else None,
+                   inner.name if inner else None)
+            found.setdefault(key, []).append((rank, site))
+    merged: list[tuple[Site, tuple[int, ...]]] = []
+    for pairs in found.values():
+        sites = [site for _, site in pairs]
+        one = max(sites, key=lambda s: s.count)
+        one.per_step = float(np.mean([s.per_step for s in sites]))
+        one.share = float(np.mean([s.share for s in sites]))
+        merged.append((one, tuple(rank for rank, _ in pairs)))
+    return merged

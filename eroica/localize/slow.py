@@ -1,0 +1,113 @@
+"""Localize a slow job: from patterns and live evidence of all ranks to a short list of causes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from eroica import units
+from eroica.columns import RankPatterns
+from eroica.config import Parameters, load
+from eroica.localize.arrival import arrival_table, late_ranks
+from eroica.localize.ranking import number, rank_drafts
+from eroica.localize.rules import RULES
+from eroica.localize.rules.draft import Draft
+from eroica.localize.rules.straggler import arrival_finding
+from eroica.localize.rules.view import JobView, build_view
+from eroica.records import Breakdown, Cause, Finding, JobEvidence, Verdict, Warning
+
+
+def localize_slow(
+    patterns: Sequence[RankPatterns],
+    *,
+    evidence: JobEvidence | None = None,
+    baseline: Sequence[RankPatterns] | None = None,
+    parameters: Parameters | None = None,
+) -> Verdict:
+    """Return what slows the job, or that it is healthy.
+
+    ``patterns`` may come from profiler windows or sampling, of all ranks or some; ``evidence`` adds
+    settings, step times, stall samples and Flight Recorder histories. Either alone is enough for
+    the rules that need only it. With ``baseline`` (patterns of a healthy past) what became slower
+    is reported even where it is below the floor of a cause common to all ranks.
+    """
+    parameters = parameters or load()
+    view = build_view(patterns, evidence, parameters)
+    drafts = [draft for rule in RULES for draft in rule(view)]
+    known = _arrival_facts(view, drafts)
+    standing = rank_drafts(drafts, parameters)
+    causes, findings = number(standing, known)
+    symptom = "slow" if causes else ("healthy" if _saw_enough(view) else "unknown")
+    return Verdict(
+        symptom=symptom,  # type: ignore[arg-type]
+        causes=tuple(causes),
+        findings=tuple(findings),
+        headline=_headline(view, causes, symptom),
+        breakdown=_breakdown(patterns),
+        not_seen=tuple(_not_seen(view)),
+        warnings=tuple(_warnings(view)),
+    )
+
+
+def _saw_enough(view: JobView) -> bool:
+    return bool(view.rows or view.steps or view.flights)
+
+
+def _arrival_facts(view: JobView, drafts: Sequence[Draft]) -> list[Finding]:
+    """Who arrives last is worth knowing even where it costs little."""
+    table = arrival_table([p for p in view.patterns if not p.is_sampled])
+    if table is None:
+        return []
+    said = {f.rank for d in drafts for f in d.findings if f.kind == "collective_arrival"}
+    late = [one for one in late_ranks(table) if one.rank not in said]
+    return [arrival_finding(one) for one in late[:3]]
+
+
+def _headline(view: JobView, causes: Sequence[Cause], symptom: str) -> str:
+    if causes:
+        return causes[0].summary
+    if symptom == "unknown":
+        return "nothing was collected that could tell"
+    known = f"{view.num_ranks} rank{'s' if view.num_ranks != 1 else ''}"
+    pace = ""
+    if view.step_ns is not None:
+        pace = f", step {units.duration(view.step_ns)}"
+        spread = _spread(view)
+        pace += f" ± {units.duration(spread)}" if spread else ""
+    return f"{known}{pace}, no function off its peers or its past"
+
+
+def _spread(view: JobView) -> float | None:
+    """Half the distance between the quartiles of step time."""
+    found = [np.asarray(s.duration_ns, dtype=np.float64) for s in view.steps.values()]
+    if not found:
+        return None
+    return float(np.median([(np.percentile(d, 75) - np.percentile(d, 25)) / 2 for d in found]))
+
+
+def _breakdown(patterns: Sequence[RankPatterns]) -> tuple[Breakdown, ...]:
+    kept = {p.rank: p for p in patterns if p.breakdown}
+    names = ("compute", "exposed_communication", "memory", "data", "python", "idle")
+    return tuple(
+        Breakdown(rank=rank, **{n: float(p.breakdown.get(n, 0.0)) for n in names})
+        for rank, p in sorted(kept.items())
+    )
+
+
+def _not_seen(view: JobView) -> list[str]:
+    said: list[str] = []
+    missing = view.world_size - view.num_ranks
+    if missing > 0:
+        absent = [r for r in range(view.world_size) if r not in set(view.ranks)]
+        said.append(
+            f"{units.rank_phrase(absent)} of {view.world_size}: nothing was collected; whoever "
+            "they hold or are held by cannot be told"
+        )
+    if view.source == "none":
+        said.append("no profile: run under `eroica run`, or give it traces of all ranks")
+    return said
+
+
+def _warnings(view: JobView) -> list[Warning]:
+    return [
+        Warning(file=w.file, what=w.what) for p in view.patterns for w in p.warnings
+    ]
