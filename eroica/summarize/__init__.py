@@ -9,12 +9,13 @@ if TYPE_CHECKING:
     from eroica.summarize.packing import pack, unpack
     from eroica.summarize.samples import summarize_samples
     from eroica.summarize.summary import summarize
-    from eroica.summarize.table import merge, read_parquet, write_parquet
+    from eroica.summarize.table import merge, read_parquet, read_patterns, write_parquet
 
 __all__ = [
     "merge",
     "pack",
     "read_parquet",
+    "read_patterns",
     "summarize",
     "summarize_samples",
     "unpack",
@@ -25,6 +26,7 @@ _HOMES = {
     "merge": "table",
     "pack": "packing",
     "read_parquet": "table",
+    "read_patterns": "table",
     "summarize": "summary",
     "summarize_samples": "samples",
     "unpack": "packing",

@@ -129,7 +129,10 @@ def classify(timeline: Timeline) -> Lanes:
 
     lane_E[kernels], level_E[kernels] = LANE_DEVICE, LEVEL_COMPUTE
     lane_E[memory], level_E[memory] = LANE_MEMORY, LEVEL_MEMORY
-    for collectives in (device_collectives, host_collectives):
+    told_by_reader = np.zeros(num_events, bool)
+    told_by_reader[timeline.collectives.event_C] = True
+    told_by_reader &= kernels | annotations
+    for collectives in (device_collectives, host_collectives, told_by_reader):
         lane_E[collectives], level_E[collectives] = LANE_COLLECTIVE, LEVEL_COLLECTIVE
 
     track_E = split_chained_threads(timeline, python)

@@ -123,18 +123,25 @@ def _from_counter(
 def _from_speed(
     duration_ns: Int64, function: Int32, num_bytes: Int64, num_functions: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], str]:
-    """Return the speed of executions relative to the best: bytes/s where sizes are known."""
-    seconds = np.maximum(duration_ns, 1) / 1e9
-    has_bytes = bool(len(num_bytes)) and bool((num_bytes > 0).all())
-    rate = (num_bytes if has_bytes else 1.0) / seconds
+    """Return the speed of executions relative to the best: bytes/s where sizes are known.
+
+    A function of which any size is known is measured by its executions of known size only, so
+    that ranks do not differ in what they measured.
+    """
+    has_size = num_bytes > 0
+    sized_F = np.bincount(function[has_size], minlength=num_functions) > 0
+    counts = has_size | ~sized_F[function]
+    function, by_size = function[counts], sized_F[function[counts]]
+    seconds = np.maximum(duration_ns[counts], 1) / 1e9
+    rate = np.where(by_size, num_bytes[counts], 1.0) / seconds
     best = np.zeros(num_functions)
     np.maximum.at(best, function, rate)
-    if has_bytes:
-        best[best > 0] = best.max()
+    best[sized_F] = best[sized_F].max(initial=0.0)
     relative = rate / best[function]
     count = np.maximum(np.bincount(function, minlength=num_functions), 1)
     mean = np.bincount(function, weights=relative, minlength=num_functions) / count
     square = np.bincount(function, weights=relative**2, minlength=num_functions) / count
     deviation = np.sqrt(np.maximum(square - mean**2, 0.0))
-    how = "achieved bytes/s over the best" if has_bytes else "fastest execution over execution"
-    return mean, deviation, best, how
+    how = ["bytes/s over the best"] * bool(sized_F.any())
+    how += ["fastest execution over execution"] * bool((~by_size).any())
+    return mean, deviation, best, " or ".join(how)

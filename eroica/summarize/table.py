@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _FORMAT = b"eroica.patterns.1"
 _ROW_GROUP = 1 << 20
 _UNLIMITED = 1 << 62
+_MAX_PACKED_BYTES = 16 << 20
 _function_encoder = msgspec.msgpack.Encoder()
 _function_decoder = msgspec.msgpack.Decoder(Function)
 
@@ -174,6 +175,23 @@ def read_parquet(path: str | Path) -> list[RankPatterns]:
             f"found {str(error).splitlines()[0] if str(error) else type(error).__name__}",
             "diagnose the traces again to make it anew",
         ) from error
+
+
+def read_patterns(path: str | Path) -> list[RankPatterns]:
+    """Return the patterns in a file, be it Parquet or one packed rank; InputError for others."""
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            head = file.read(4)
+            if head == b"PAR1":
+                return read_parquet(path)
+            rest = file.read(_MAX_PACKED_BYTES)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read", error.strerror or str(error)) from error
+    try:
+        return [unpack(head + rest)]
+    except InputError as error:
+        raise InputError(f"{path} holds no patterns", error.found, error.next_step) from error
 
 
 def _read_rows(table: "pa.Table") -> list[RankPatterns]:

@@ -1,0 +1,139 @@
+"""This machine's cores as an engine.
+
+Small work runs on threads of this process: the scanner, the decompressors and the sweeps release
+the GIL, and a short command then pays for no second interpreter (0.7 s each). Large work runs on
+spawned processes, as many as cores and memory allow. ``spawn``, because forking a process that
+has threads (numba, Arrow, a progress bar) can deadlock the child.
+"""
+
+import logging
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+import psutil
+
+from eroica.engines.calls import Call, Failure, describe
+
+logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+PROCESS_FROM_BYTES = 1 << 30
+"""Work of this many uncompressed bytes and more goes to processes (about 2 s of one core)."""
+_PROCESS_BASE_BYTES = 300 << 20
+_MEMORY_PER_BYTE = 0.4  # columns and sweep of a trace, per uncompressed byte
+_MEMORY_SHARE = 0.7  # of what is available; the rest is for the job on this host
+
+
+def count_workers(num_items: int, *, largest_bytes: int = 0, workers: int | None = None) -> int:
+    """Return how many workers to run: cores allowed to us, items and memory set the limit."""
+    if workers is not None:
+        return max(1, min(workers, num_items))
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    need = _PROCESS_BASE_BYTES + _MEMORY_PER_BYTE * largest_bytes
+    by_memory = int(psutil.virtual_memory().available * _MEMORY_SHARE / need)
+    return max(1, min(cores, by_memory, num_items))
+
+
+def run_local(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    workers: int,
+    total_bytes: int,
+) -> Iterator["Result | Failure"]:
+    """Yield outcomes in the order of the items."""
+    call = Call(function)
+    if workers <= 1 or len(items) <= 1:
+        yield from map(call, items)
+    elif total_bytes < PROCESS_FROM_BYTES:
+        with ThreadPoolExecutor(workers, thread_name_prefix="eroica") as pool:
+            yield from _in_order(
+                pool, call, items, workers, lambda: pool.shutdown(cancel_futures=True)
+            )
+    else:
+        yield from _on_processes(call, items, workers)
+
+
+def _on_processes(
+    call: Call[Item, Result], items: Sequence[Item], workers: int
+) -> Iterator["Result | Failure"]:
+    """Yield outcomes; a worker that is killed costs its own item only."""
+    done = 0
+    pool = _new_pool(workers)
+    try:
+        for outcome in _in_order(pool, call, items, workers, lambda: _end(pool)):
+            yield outcome
+            done += 1
+        return
+    except BrokenProcessPool:
+        logger.warning("a worker process died; the remaining files are read one by one")
+    finally:
+        _end(pool)
+    for item in items[done:]:  # alone, so that it is known whose worker dies
+        alone = _new_pool(1)
+        try:
+            yield alone.submit(call, item).result()
+        except BrokenProcessPool:
+            yield Failure(
+                f"{describe(item)} could not be summarized",
+                "its worker process was killed, most likely because memory ran out",
+                "run it on a machine with more memory, or collect a shorter window",
+                False,
+            )
+        finally:
+            _end(alone)
+
+
+def _in_order(
+    pool: Executor,
+    call: Call[Item, Result],
+    items: Sequence[Item],
+    workers: int,
+    stop: Callable[[], None],
+) -> Iterator["Result | Failure"]:
+    """Keep the workers busy two items ahead; outcomes are not hoarded when the reader is slow."""
+    waiting: deque[Future[Result | Failure]] = deque()
+    position = 0
+    try:
+        while waiting or position < len(items):
+            while position < len(items) and len(waiting) < 2 * workers + 1:
+                waiting.append(pool.submit(call, items[position]))
+                position += 1
+            yield waiting.popleft().result()
+    except (KeyboardInterrupt, GeneratorExit):
+        for future in waiting:
+            future.cancel()
+        stop()
+        raise
+
+
+def _new_pool(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_ignore_interrupt
+    )
+
+
+def _ignore_interrupt() -> None:
+    """Leave Ctrl-C to the parent: a worker's own traceback would bury its message."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Stop the pool's processes now, whatever they are doing."""
+    processes = list((getattr(pool, "_processes", None) or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in processes:
+        if process.is_alive():
+            process.terminate()
+    for process in processes:
+        process.join(timeout=5)
