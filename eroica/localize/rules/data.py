@@ -170,7 +170,20 @@ def _custom(view: JobView) -> Draft | None:
     if not view.rows:
         return None
     spine = find_spine(view)
-    queue = np.array([r.zone == "unpickle" and bool(r.project) for r in view.rows], dtype=bool)
+    receivers = {
+        (r.project[0].file, r.project[0].name)
+        for r in view.rows
+        if r.zone == "unpickle" and r.project
+    }
+    queue = np.array(
+        [
+            bool(r.project)
+            and (r.project[0].file, r.project[0].name) in receivers
+            and (r.zone == "unpickle" or is_input(view, r, spine) is True)
+            for r in view.rows
+        ],
+        dtype=bool,
+    )
     share = float(np.median(view.sum(queue)))
     if share >= WAIT_SHARE:
         places = hottest(view, queue, view.share_FR.mean(axis=1))

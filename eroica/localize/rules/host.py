@@ -98,8 +98,9 @@ def _pause_share(view: JobView, rank: int, value: object) -> float:
     if not isinstance(value, dict) or steps is None:
         return 0.0
     total = float(sum(steps.duration_ns))
-    explicit = float(value.get("explicit_ns") or 0)
-    paused = max(explicit, float(value.get("total_ns") or 0) if not explicit else 0.0)
+    # total_ns also holds what importing and building the model cost, so of the automatic pauses
+    # only those since the first step count.
+    paused = max(float(value.get("explicit_ns") or 0), float(value.get("steps_ns") or 0))
     return min(1.0, paused / total) if total else 0.0
 
 

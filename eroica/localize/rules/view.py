@@ -230,6 +230,8 @@ def build_view(
     share, busy, rows = table.arrays(ranks, "")
     others_share, others_busy, others = table.arrays(ranks, None)
     world = evidence.world_size if evidence else 0
+    members = [r for p in patterns[:1] for group in p.groups.values() for r in group]
+    world = max(world, max(members) + 1 if members else 0)
     return JobView(
         ranks=ranks,
         rows=rows,
@@ -290,12 +292,30 @@ class _Table:
         main = main_thread(stacks)
         self.cells.setdefault(rank, {})
         knows_busy = any(s.active_count for s in stacks)
+        outside = self._outside_training(stacks, main)
+        num_samples = max(1, num_samples - sum(s.count for s in outside))
         self.weights[rank] = self.weights.get(rank, 0.0) + 1.0
         for stack in stacks:
+            if stack in outside:
+                continue
             process = stack.process or ("" if stack.thread == main else f"thread {stack.thread}")
             row = self._row((stack.frames, process), stack.frames, "python", process, "")
             busy = stack.active_count / num_samples if knows_busy else np.nan
             self._add(rank, row, stack.count / num_samples, busy)
+
+    def _outside_training(self, stacks: Sequence[SampledStack], main: str) -> list[SampledStack]:
+        """Samples of the training thread while it imported, or ended, or was caught half-way.
+
+        They carry none of the project's functions; where no stack does, nothing is dropped.
+        """
+        mine = [s for s in stacks if not s.process and s.thread == main]
+        bare = [
+            s
+            for s in mine
+            if not project_frames(s.frames, self.project.contains)
+            or zone_of(s.frames) in ("import",)
+        ]
+        return bare if len(bare) < len(mine) else []
 
     def add_patterns(self, one: RankPatterns) -> None:
         self.cells.setdefault(one.rank, {})
