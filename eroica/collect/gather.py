@@ -245,6 +245,13 @@ def read_ending(folder: str | Path, rank: int, pid: int | None = None) -> dict[s
     return story if pid is None or story.get("pid") == pid else None
 
 
+def read_last_flight(capture: RankCapture, folder: str | Path) -> None:
+    """Fill in the Flight Recorder that the hook wrote when the rank ended."""
+    base = Path(folder) / f"rank-{capture.rank:05d}.flight"
+    capture.flight_pickle = capture.flight_pickle or _read(base.with_suffix(".flight.pickle"))
+    capture.flight_json = capture.flight_json or _read(base.with_suffix(".flight.json"))
+
+
 def read_facts(folder: str | Path, rank: int) -> list[dict[str, Any]]:
     """Return the last facts the hook wrote at the rank's exit."""
     data = _read(Path(folder) / f"rank-{rank:05d}.facts.json")

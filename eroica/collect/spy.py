@@ -88,7 +88,7 @@ def _remedy(pid: int, text: str) -> str:
 class Recording:
     """A py-spy sampling profile of a process tree, running until ``stop``."""
 
-    def __init__(self, pid: int, path: Path, *, hz: int = 20) -> None:
+    def __init__(self, pid: int, path: Path, *, hz: int = 20, are_idle_wanted: bool = True) -> None:
         spy = find_spy()
         if spy is None:
             raise CannotTrace("py-spy is not installed: pip install py-spy")
@@ -98,7 +98,8 @@ class Recording:
         self._process = subprocess.Popen(
             [
                 *(spy, "record", "--pid", str(pid), "--rate", str(hz), "--format", "raw"),
-                *("--subprocesses", "--threads", "--idle", "--nonblocking", "--full-filenames"),
+                *("--subprocesses", "--threads", "--nonblocking", "--full-filenames"),
+                *(["--idle"] if are_idle_wanted else []),
                 *("--duration", "unlimited", "--output", str(path)),
             ],
             stdin=subprocess.DEVNULL,
@@ -111,10 +112,14 @@ class Recording:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
-    def stop(self, limit_s: float = 5.0) -> str:
-        """End the recording and return its text; empty when nothing was sampled."""
+    def interrupt(self) -> None:
+        """Have it write its file; ``stop`` waits for that."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
+
+    def stop(self, limit_s: float = 5.0) -> str:
+        """End the recording and return its text; empty when nothing was sampled."""
+        self.interrupt()
         try:
             self._process.wait(limit_s)
         except subprocess.TimeoutExpired:

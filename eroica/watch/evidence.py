@@ -23,6 +23,7 @@ from eroica.records import (
     StepTimes,
     Warning,
 )
+from eroica.watch.frames import clean_flight, clean_stacks
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ def read_stack_sample(sample: StackSample, rank: int | None = None) -> ProcessSt
     if not found:
         return None
     threads = tuple(thread for process in found for thread in process.threads)
-    return ProcessStacks(
+    stacks = ProcessStacks(
         threads=threads,
         pid=sample.pid,
         parent_pid=sample.parent_pid,
@@ -42,6 +43,7 @@ def read_stack_sample(sample: StackSample, rank: int | None = None) -> ProcessSt
         taken_ns=sample.taken_ns,
         rank=rank,
     )
+    return clean_stacks(stacks)
 
 
 def read_capture_flight(capture: RankCapture) -> tuple[FlightRecord | None, list[str]]:
@@ -51,7 +53,7 @@ def read_capture_flight(capture: RankCapture) -> tuple[FlightRecord | None, list
         if not data:
             continue
         try:
-            return parse_flight(data, rank=capture.rank), problems
+            return clean_flight(parse_flight(data, rank=capture.rank)), problems
         except EroicaError as error:
             problems.append(f"Flight Recorder ({name}): {error}")
     return None, problems
@@ -109,7 +111,7 @@ def build_rank(
     """Return one rank's evidence."""
     stacks = [read_stack_sample(sample, capture.rank) for sample in capture.stacks]
     if not any(stacks) and capture.fault_text:
-        stacks = list(parse_stacks(capture.fault_text))
+        stacks = [clean_stacks(stack) for stack in parse_stacks(capture.fault_text)]
     children = [read_stack_sample(sample) for sample in capture.children]
     flight, problems = read_capture_flight(capture)
     return RankEvidence(

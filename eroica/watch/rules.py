@@ -109,3 +109,14 @@ def is_stalling(elapsed_ns: int, durations_ns: Sequence[int], parameters: Parame
     if len(durations_ns) < 5:
         return False
     return elapsed_ns > parameters.stall_factor * statistics.median(durations_ns)
+
+
+def best_and_last_ms(durations_ns: Sequence[int], number: int = 20) -> tuple[float, float]:
+    """Return the best and the last mean of ``number`` steps, in ms; fewer steps, fewer a mean."""
+    number = max(1, min(number, len(durations_ns) // 2))
+    means = [
+        sum(durations_ns[i : i + number]) / number / 1e6
+        for i in range(0, len(durations_ns) - number + 1, number)
+    ]
+    last = sum(durations_ns[-number:]) / number / 1e6
+    return min([*means, last]), last

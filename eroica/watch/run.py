@@ -5,20 +5,29 @@ cause: the evidence goes to localization.
 """
 
 import logging
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
 
-from eroica.collect.gather import RankCapture, gather, read_ending, read_facts
+from eroica.collect.gather import (
+    RankCapture,
+    gather,
+    read_ending,
+    read_facts,
+    read_last_flight,
+)
 from eroica.columns import RankPatterns
 from eroica.config import Parameters, load
-from eroica.records import JobEvidence, RankExit
+from eroica.records import JobEvidence, RankExit, StepTimes
 from eroica.units import NS_PER_S
 from eroica.watch import rules
 from eroica.watch.command import Command, make_folder
-from eroica.watch.evidence import build, build_rank, read_exit
+from eroica.watch.evidence import build, build_rank, read_exit, read_settings
 from eroica.watch.live import WatchedJob, WatchedRank
+from eroica.watch.watching import Collection
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +59,7 @@ def watch(
     after_s: float = 30.0,
     output: IO[bytes] | None = None,
     source_root: str | None = None,
-    keep_traces: str | None = None,
+    keep_traces: Path | None = None,
     parameters: Parameters | None = None,
     progress: Callable[[str], None] = lambda text: None,
     on_incident: Callable[[WatchResult], None] | None = None,
@@ -62,7 +71,9 @@ def watch(
     with all its processes. Else the job runs to its end and ``on_incident`` is called for each
     incident. Raises InputError where the command cannot be started.
     """
-    watcher = Watcher(command, after_s, output, source_root, parameters or load(), progress)
+    watcher = Watcher(
+        command, after_s, output, source_root, parameters or load(), progress, keep_traces
+    )
     try:
         return watcher.run()
     finally:
@@ -80,6 +91,7 @@ class Watcher:
         source_root: str | None,
         parameters: Parameters,
         progress: Callable[[str], None],
+        keep_traces: Path | None = None,
     ) -> None:
         self.parameters = parameters
         self.progress = progress
@@ -89,6 +101,8 @@ class Watcher:
         self.started = time.monotonic()
         self.command = Command(words, self.folder, output=output)
         self.job = WatchedJob(self.command.pid, self.folder, parameters)
+        self.collection = Collection(self.job, self.folder, parameters, after_s, progress)
+        self.keep_traces = keep_traces
         self.learned_at: float | None = None
         self.warnings: list[str] = []
         self.onset_ns: int | None = None
@@ -127,6 +141,7 @@ class Watcher:
             return "failed" if code else "healthy"
         if self._is_stuck(now):
             return "stuck"
+        self.collection.poll(now)
         return self._is_over(now)
 
     def _is_over(self, now: float) -> str | None:
@@ -201,11 +216,15 @@ class Watcher:
 
     def _finish(self, hint: str) -> WatchResult:
         self.progress({"stuck": "stuck", "failed": "a rank failed"}.get(hint, "done watching"))
+        if hint not in ("failed", "stuck"):
+            self.collection.finish(is_running=self.command.exit_code() is None)
         captures = self._gather(hint)
+        self.collection.finish(is_running=False)
         code = self.command.end()
-        evidence = self._evidence(captures, hint or None)
+        patterns, evidence = self._conclude(captures, hint or None)
         return WatchResult(
             evidence=evidence,
+            patterns=patterns,
             hint=hint or None,
             exit_code=code,
             seconds=time.monotonic() - self.started,
@@ -227,16 +246,40 @@ class Watcher:
             )
             capture.ending = read_ending(self.folder, rank.rank, rank.live.pid)
             capture.facts = capture.facts or read_facts(self.folder, rank.rank)
+            read_last_flight(capture, self.folder)
         return captures
+
+    def _conclude(
+        self, captures: dict[int, RankCapture], hint: str | None
+    ) -> tuple[list[RankPatterns], JobEvidence]:
+        """Read what was gathered. A stuck or failed job needs no patterns: its steps are over."""
+        patterns: list[RankPatterns] = []
+        if hint not in ("stuck", "failed"):
+            settings = {rank: read_settings(one.facts) for rank, one in captures.items()}
+            host = self.job.live_job().host
+            patterns = self.collection.patterns(settings, project_root=self.source_root, host=host)
+        if self.keep_traces is not None:
+            self._keep_traces(self.keep_traces)
+        self.warnings += self.collection.problems
+        return patterns, self._evidence(captures, hint)
+
+    def _keep_traces(self, target: Path) -> None:
+        target.mkdir(parents=True, exist_ok=True)
+        for window in self.collection.windows.done:
+            for path in window.traces.values():
+                shutil.copy(path, target / path.name)
 
     def _evidence(self, captures: dict[int, RankCapture], hint: str | None) -> JobEvidence:
         tail = self.command.log_tail()
+        before, now = self._step_ms()
         ranks = [
             build_rank(
                 captures[rank.rank],
                 host=self.job.live_job().host,
                 exit=self._exit_of(rank),
-                steps=rank.step_times(),
+                steps=self._steps_of(rank),
+                stalls=self.collection.stalls.samples.get(rank.rank, ()),
+                samples=self.collection.samples.get(rank.rank),
                 last_event_ns=self._last_event_unix(rank),
             )
             for rank in self.job.ranks.values()
@@ -251,7 +294,21 @@ class Watcher:
             taken_ns=time.time_ns(),
             warnings=self.warnings,
             log_text=tail,
+            step_ms_before=before,
+            step_ms_now=now,
         )
+
+    def _steps_of(self, rank: WatchedRank) -> StepTimes | None:
+        offset = rank.ring.unix_offset_ns if rank.ring is not None else 0
+        return self.collection.settled_steps(rank.step_times(), offset)
+
+    def _step_ms(self) -> tuple[float | None, float | None]:
+        """Return the best and the last mean step of the lowest rank, in ms."""
+        for rank in self.job.ranks.values():
+            steps = self._steps_of(rank)
+            if steps is not None and len(steps.duration_ns) >= 2:
+                return rules.best_and_last_ms(steps.duration_ns[1:])
+        return None, None
 
     def _exit_of(self, rank: WatchedRank) -> RankExit | None:
         ending = rank.ending
@@ -267,6 +324,7 @@ class Watcher:
 
     def close(self) -> None:
         """End what is left, whatever happened, and take the folder away."""
+        self.collection.close()
         self.command.end(grace_s=0.2)
         self.job.close()
         self.command.remove_folder()

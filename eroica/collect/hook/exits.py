@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any
 
-from . import facts, guard
+from . import dumps, facts, guard
 from .layout import W_EXITING, W_RANK
 from .places import places_of_traceback
 
@@ -42,6 +42,9 @@ def install(ring: Any, folder: str, windows: Any) -> None:
         save()
         with guard.quietly("the last facts"):
             facts.write(base + ".facts.json")
+        if "torch._C._distributed_c10d" in sys.modules:
+            with guard.quietly("the last Flight Recorder"):
+                dumps.write_flight(base + ".flight")
         # The interpreter must not end while C++ holds a running profiler.
         with guard.quietly("ending a window"):
             windows.finish()

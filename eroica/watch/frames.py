@@ -1,0 +1,46 @@
+"""Takes eroica's own frames out of what was seen of a job: the hook is not the user's business."""
+
+import re
+
+import msgspec
+
+from eroica.records import CollectiveEntry, FlightRecord, Place, ProcessStacks, ThreadStack
+
+_HOOK = re.compile(r"(?:^|/)(?:eroica/)?collect/(?:hook|inject)/\w+\.py$|(?:^|/)eroica_hook/")
+
+
+def is_hook_file(path: str | None) -> bool:
+    return path is not None and _HOOK.search(path) is not None
+
+
+def without_hook(frames: tuple[Place, ...]) -> tuple[Place, ...]:
+    """Return the frames without the hook's wrappers."""
+    if not any(is_hook_file(frame.file) for frame in frames):
+        return frames
+    return tuple(frame for frame in frames if not is_hook_file(frame.file))
+
+
+def clean_stacks(process: ProcessStacks) -> ProcessStacks:
+    """Drop the hook's frames, and its own thread."""
+    threads = [
+        msgspec.structs.replace(thread, frames=without_hook(thread.frames))
+        for thread in process.threads
+        if not _is_hook_thread(thread)
+    ]
+    return msgspec.structs.replace(process, threads=tuple(threads))
+
+
+def _is_hook_thread(thread: ThreadStack) -> bool:
+    return bool(thread.frames) and all(is_hook_file(frame.file) for frame in thread.frames[-1:])
+
+
+def clean_flight(flight: FlightRecord) -> FlightRecord:
+    """Drop the hook's frames from the collectives' call stacks."""
+
+    def clean(entry: CollectiveEntry) -> CollectiveEntry:
+        frames = without_hook(entry.frames)
+        if frames is entry.frames:
+            return entry
+        return msgspec.structs.replace(entry, frames=frames)
+
+    return msgspec.structs.replace(flight, entries=tuple(clean(e) for e in flight.entries))

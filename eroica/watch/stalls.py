@@ -1,0 +1,83 @@
+"""Stacks of all ranks at the moment a step runs far over the median.
+
+Rare stalls (garbage collection, checkpoints, evaluation on one rank, recompilation) fall outside
+any window of a few steps; this is how they are seen.
+"""
+
+import logging
+import time
+from dataclasses import dataclass, field
+
+from eroica.collect.gather import RankCapture, take_stacks
+from eroica.config import Parameters
+from eroica.records import StallSample
+from eroica.watch import rules
+from eroica.watch.evidence import read_stack_sample
+from eroica.watch.live import WatchedJob
+
+logger = logging.getLogger(__name__)
+
+_MIN_STALL_NS = 40_000_000  # shorter than the agent's look is nothing it could catch
+_MAX_SAMPLES = 150
+_MAX_PER_STEP = 3
+_MIN_GAP_S = 0.15
+
+
+@dataclass
+class StallWatch:
+    """Takes the samples and holds them by rank."""
+
+    job: WatchedJob
+    parameters: Parameters
+    samples: dict[int, list[StallSample]] = field(default_factory=dict)
+    num_taken: int = 0
+    _taken_at: float = 0.0
+    _of_step: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def poll(self, now: float) -> bool:
+        """Look whether a step stalls and sample if so; True where a sample was taken."""
+        if self.num_taken >= _MAX_SAMPLES or now - self._taken_at < _MIN_GAP_S:
+            return False
+        stalled = self._stalled()
+        if stalled is None:
+            return False
+        rank, step, elapsed_ns = stalled
+        count = self._of_step.get((rank, step), 0)
+        # Later samples of one step come ever later: a long stall is not sampled all the time.
+        if count >= _MAX_PER_STEP or (count and now - self._taken_at < 0.3 * 2**count):
+            return False
+        self._of_step[rank, step] = count + 1
+        self._taken_at = now
+        self.num_taken += 1
+        self._take(elapsed_ns)
+        return True
+
+    def _stalled(self) -> tuple[int, int, int] | None:
+        """Return (rank, step, elapsed) of the rank that has been longest in its step."""
+        now_ns = time.monotonic_ns()
+        worst: tuple[int, int, int] | None = None
+        for rank in self.job.alive:
+            steps = rank.iteration.steps
+            if rank.ring is None or len(steps) < 5:
+                continue
+            elapsed = now_ns - steps[-1].end_ns
+            last = [steps[-1 - i].duration_ns for i in range(min(len(steps), 50))]
+            if elapsed < _MIN_STALL_NS or not rules.is_stalling(elapsed, last, self.parameters):
+                continue
+            if worst is None or elapsed > worst[2]:
+                worst = (rank.rank, rank.iteration.num_steps, elapsed)
+        return worst
+
+    def _take(self, elapsed_ns: int) -> None:
+        captures = {
+            r.rank: RankCapture(r.rank, r.live.pid, r.live.local_rank) for r in self.job.alive
+        }
+        take_stacks(captures, {}, are_children_wanted=False)
+        for rank, capture in captures.items():
+            steps = self.job.ranks[rank].iteration
+            for sample in capture.stacks:
+                stacks = read_stack_sample(sample, rank)
+                if stacks is not None:
+                    self.samples.setdefault(rank, []).append(
+                        StallSample(step=steps.num_steps, elapsed_ns=elapsed_ns, stacks=stacks)
+                    )

@@ -1,0 +1,45 @@
+"""Traces of windows to patterns, in the agent's own process and after the job."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from eroica.columns import RankPatterns
+from eroica.errors import EroicaError
+from eroica.records import Samples, Setting
+
+logger = logging.getLogger(__name__)
+
+
+def summarize_traces(
+    traces: Mapping[int, Path], *, settings: Mapping[int, tuple[Setting, ...]] | None = None
+) -> tuple[list[RankPatterns], list[str]]:
+    """Return a pattern per rank, and a sentence for each trace that could not be read."""
+    from dataclasses import replace
+
+    from eroica.read.kineto import read_timeline
+    from eroica.summarize import summarize
+
+    found: list[RankPatterns] = []
+    problems: list[str] = []
+    for rank, path in sorted(traces.items()):
+        try:
+            patterns = summarize(read_timeline(path, rank=rank))
+        except EroicaError as error:
+            problems.append(f"window of rank {rank}: {error}")
+            continue
+        own = (settings or {}).get(rank, ())
+        found.append(replace(patterns, settings=own) if own else patterns)
+    return found, problems
+
+
+def summarize_profiles(
+    samples: Mapping[int, Samples], *, project_root: str | None, host: str
+) -> list[RankPatterns]:
+    """Return Python-only patterns, for a job that had no window."""
+    from eroica.summarize import summarize_samples
+
+    return [
+        summarize_samples(one, rank=rank, project_root=project_root, host=host)
+        for rank, one in sorted(samples.items())
+    ]

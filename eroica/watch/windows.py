@@ -1,0 +1,222 @@
+"""Profiler windows: the same steps on all ranks, as long as an event budget allows.
+
+The agent names a coming step; each rank's training thread starts and stops its profiler there.
+The first window holds two iterations and tells how many events one has; the next ones are as
+long as the pause of stop() allows.
+"""
+
+import logging
+import math
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eroica.collect.asking import NoAnswer, ask
+from eroica.collect.hook import layout
+from eroica.config import Parameters
+from eroica.units import NS_PER_S
+from eroica.watch.live import WatchedJob, WatchedRank
+
+logger = logging.getLogger(__name__)
+
+_NS_PER_EVENT = 5_000  # stop() and export with stacks, measured: 2.7-4.1 us + 1.6 us
+_BYTES_PER_EVENT = 350
+_FIRST_STEPS = 2
+_MAX_STEPS = 60
+_LEAD_S = 0.2  # for the request to reach all ranks before the step does
+
+_WORDS = {
+    layout.STEP_OUT: (layout.W_BORDER_OPTIMIZER, layout.W_NUM_OPTIMIZER),
+    layout.NEXT_OUT: (layout.W_BORDER_LOADER, layout.W_NUM_LOADER),
+    layout.MARK: (layout.W_BORDER_MARKED, layout.W_NUM_MARKED),
+}
+
+
+def steps_that_fit(
+    events_per_step: float, mean_step_ns: float, *, pause_s: float, length_s: float
+) -> int:
+    """Return how many iterations a window may hold: by events, time and number."""
+    by_events = pause_s * NS_PER_S / _NS_PER_EVENT / max(1.0, events_per_step)
+    by_time = length_s * NS_PER_S / max(1.0, mean_step_ns)
+    return max(1, min(_MAX_STEPS, int(by_events), math.ceil(by_time)))
+
+
+@dataclass
+class Window:
+    """One window over all ranks: what was asked for and what each rank said."""
+
+    number: int
+    num_steps: int
+    armed_at: float
+    limit_s: float
+    paths: dict[int, Path]
+    results: dict[int, dict[str, Any]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    opened: set[int] = field(default_factory=set)
+    exports: dict[int, "Future[Any]"] = field(default_factory=dict)
+
+    @property
+    def traces(self) -> dict[int, Path]:
+        """Rank to trace, of those that were written whole."""
+        return {
+            rank: path
+            for rank, path in self.paths.items()
+            if path.exists() and path.stat().st_size > 0 and _is_whole(path)
+        }
+
+    @property
+    def pause_ns(self) -> int:
+        """Longest pause of stop() on any rank."""
+        return max((int(r.get("pause_ns", 0)) for r in self.results.values()), default=0)
+
+
+def _is_whole(path: Path) -> bool:
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - 64))
+        return stream.read().rstrip().endswith(b"}")
+
+
+class WindowTaker:
+    """Takes windows one after another; ``poll`` never blocks."""
+
+    def __init__(self, job: WatchedJob, folder: Path, parameters: Parameters) -> None:
+        self.job = job
+        self.folder = folder
+        self.parameters = parameters
+        self.events_per_step: float | None = None
+        self.done: list[Window] = []
+        self._current: Window | None = None
+        self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="eroica-window")
+
+    @property
+    def is_busy(self) -> bool:
+        return self._current is not None
+
+    def arm(self, *, length_s: float, pause_s: float | None = None) -> bool:
+        """Ask all ranks for a window; False where none has a step to count on."""
+        ranks = [r for r in self.job.alive if r.ring is not None and r.iteration.border]
+        mean_ns = self.job.mean_step_ns()
+        if self._current is not None or not ranks or mean_ns is None:
+            return False
+        num_steps = _FIRST_STEPS
+        if self.events_per_step is not None:
+            pause_s = pause_s or self.parameters.window_pause_s
+            num_steps = steps_that_fit(
+                self.events_per_step, mean_ns, pause_s=pause_s, length_s=length_s
+            )
+        number = len(self.done)
+        paths = {r.rank: self.folder / f"rank-{r.rank:05d}.{number}.json" for r in ranks}
+        limit_s = _LEAD_S + 4 * (num_steps + 3) * mean_ns / NS_PER_S + 5
+        window = Window(number, num_steps, time.monotonic(), limit_s, paths)
+        lead = math.ceil(_LEAD_S * NS_PER_S / mean_ns) + 1
+        starts = _starts(ranks, lead)
+        self._current = window
+        answers = {r.rank: self._pool.submit(self._arm_one, r, window, starts) for r in ranks}
+        for rank, answer in answers.items():
+            if problem := answer.result():
+                window.problems.append(problem)
+                paths.pop(rank)
+        if not paths:
+            self._finish()
+        return bool(paths)
+
+    def _arm_one(self, rank: WatchedRank, window: Window, starts: dict[int, int]) -> str | None:
+        assert rank.iteration.border is not None
+        kind = rank.iteration.border[0]
+        start = starts[kind]
+        try:
+            ask(
+                self.folder,
+                rank.rank,
+                "window",
+                limit_s=1.0,
+                id=window.number,
+                word=_WORDS[kind][0],
+                start=start,
+                stop=start + window.num_steps * rank.iteration.borders_per_step,
+                max_s=self.parameters.window_s,
+                path=str(window.paths[rank.rank]),
+            )
+        except NoAnswer as error:
+            return f"window: {error}"
+        return None
+
+    def poll(self) -> Window | None:
+        """Move on; return the window that has just been finished."""
+        window = self._current
+        if window is None:
+            return None
+        late = time.monotonic() - window.armed_at > window.limit_s
+        for rank in list(window.paths):
+            self._poll_rank(window, rank, late)
+        if all(rank in window.exports and window.exports[rank].done() for rank in window.paths):
+            return self._finish()
+        return None
+
+    def _poll_rank(self, window: Window, rank: int, late: bool) -> None:
+        if rank in window.exports:
+            return
+        watched = self.job.ranks[rank]
+        if watched.ring is None:
+            return
+        if watched.ring.count(layout.W_WINDOW):
+            window.opened.add(rank)
+        is_over = not watched.ring.count(layout.W_WINDOW) and (
+            rank in window.opened or self._is_past(watched)
+        )
+        if is_over or late or watched.ending is not None:
+            window.exports[rank] = self._pool.submit(self._export, watched, window, late)
+
+    def _is_past(self, watched: WatchedRank) -> bool:
+        """Whether the rank passed its border between two polls: nothing is asked of it any more."""
+        assert watched.ring is not None
+        words = (layout.W_BORDER_OPTIMIZER, layout.W_BORDER_LOADER, layout.W_BORDER_MARKED)
+        return all(watched.ring.count(word) == layout.NEVER for word in words)
+
+    def _export(self, watched: WatchedRank, window: Window, late: bool) -> None:
+        if watched.ending is not None:
+            return  # its exit handler has written what there was
+        try:
+            if late:
+                ask(self.folder, watched.rank, "window_stop", limit_s=3.0)
+            result = ask(self.folder, watched.rank, "window_export", limit_s=30.0)
+            window.results[watched.rank] = result
+            if result.get("state") != "exported":
+                window.problems.append(f"window of rank {watched.rank}: {result.get('state')}")
+        except NoAnswer as error:
+            window.problems.append(f"window: {error}")
+
+    def _finish(self) -> Window | None:
+        window, self._current = self._current, None
+        if window is None:
+            return None
+        self.done.append(window)
+        sizes = [path.stat().st_size for path in window.traces.values()]
+        if sizes:
+            self.events_per_step = max(sizes) / _BYTES_PER_EVENT / max(1, window.num_steps)
+        return window
+
+    def finish(self, limit_s: float) -> None:
+        """Wait for the window under way, at most ``limit_s``; then let it go."""
+        until = time.monotonic() + limit_s
+        while self._current is not None and time.monotonic() < until:
+            self.job.tick()
+            self.poll()
+            time.sleep(0.02)
+        self._finish()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _starts(ranks: list[WatchedRank], lead: int) -> dict[int, int]:
+    """Return, for each kind of border, the count at which all ranks are to begin."""
+    starts: dict[int, int] = {}
+    for rank in ranks:
+        assert rank.iteration.border is not None and rank.ring is not None
+        kind = rank.iteration.border[0]
+        count = rank.ring.count(_WORDS[kind][1]) + lead * rank.iteration.borders_per_step
+        starts[kind] = max(starts.get(kind, 0), count)
+    return starts
