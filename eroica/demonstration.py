@@ -1,6 +1,7 @@
 """``eroica demo``: a small job with a real fault, watched, diagnosed, explained and patched."""
 
 import ast
+import contextlib
 import importlib.resources
 import importlib.util
 import shutil
@@ -51,7 +52,8 @@ def _show(job: Path, *, yes: bool, num_ranks: int) -> int:
     console = output.stdout()
     with output.progress() as say:
         say(f"starting {job.name}: torchrun --nproc_per_node={num_ranks} train.py")
-        result = watch(command, once=True, cwd=job, after_s=20, progress=say)
+        with contextlib.chdir(job):
+            result = watch(command, once=True, after_s=20, progress=say)
         folder = pipeline.conclude(pipeline.gathered_from_watch(result), progress=say)
     incident = folder.read_incident()
     terminal.print_incident(console, incident, folder.read_diagnoses())
@@ -110,8 +112,8 @@ def _rehearse(folder: IncidentFolder, patch: Patch, command: list[str], root: Pa
     from eroica import fix
 
     with output.progress() as say:
-        say("running the patched job")
-        rehearsal = fix.rehearse(patch, command, root, skip_before=True, progress=say)
+        say("running the job without and with the patch, in scratch copies")
+        rehearsal = fix.rehearse(patch, command, root)
     rehearsed = msgspec.structs.replace(patch, rehearsal=rehearsal)
     others = [one for one in folder.read_patches() if one.id != patch.id]
     folder.write_patches([rehearsed, *others])

@@ -137,19 +137,21 @@ def localize(
     gathered: Gathered, baseline: "Sequence[RankPatterns] | None", parameters: Parameters
 ) -> Verdict:
     """Ask the side that the symptom calls for; for files without a hint, both."""
-    from eroica.localize import localize_slow, localize_stuck
+    from eroica import localize as room
 
     evidence, patterns = gathered.evidence, gathered.patterns
     hint = evidence.symptom_hint
     if hint in ("stuck", "failed"):
-        return localize_stuck(evidence, parameters=parameters)
+        return room.localize_stuck(evidence, parameters=parameters)
     slow = None
     if patterns or hint in ("slow", "healthy") or not _has_stack_evidence(evidence):
-        slow = localize_slow(patterns, evidence=evidence, baseline=baseline, parameters=parameters)
+        slow = room.localize_slow(
+            patterns, evidence=evidence, baseline=baseline, parameters=parameters
+        )
     if hint is not None and slow is not None:
         return slow
     if _has_stack_evidence(evidence) or evidence.log_events:
-        stuck = localize_stuck(evidence, parameters=parameters)
+        stuck = room.localize_stuck(evidence, parameters=parameters)
         if slow is None or stuck.causes:
             return stuck
     assert slow is not None

@@ -49,7 +49,7 @@ def fix(
         root = source_root_of(source, incident)
         patches = _propose(folder, incident, root, None if no_llm else model, no_llm, show)
         if verify:
-            patches = _rehearse(folder, patches, shlex.split(verify), root, show)
+            patches = _rehearse(folder, patches, shlex.split(verify), root, incident.symptom, show)
     if accept is None and not as_json and patches and output.is_interactive():
         from eroica.commands.reviewing import review_on_terminal
 
@@ -132,6 +132,7 @@ def _rehearse(
     patches: list[Patch],
     command: list[str],
     root: Path,
+    symptom: str,
     show: Progress,
 ) -> list[Patch]:
     import msgspec
@@ -141,7 +142,7 @@ def _rehearse(
     rehearsed = []
     for patch in patches:
         show(f"rehearsing {patch.id}: {shlex.join(command)}")
-        result = room.rehearse(patch, command, root, progress=show)
+        result = room.rehearse(patch, command, root, symptom=symptom)
         rehearsed.append(msgspec.structs.replace(patch, rehearsal=result))
     folder.write_patches(rehearsed)
     return rehearsed

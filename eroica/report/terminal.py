@@ -20,7 +20,8 @@ STYLES = {
     "unknown": "bold blue",
 }
 LABEL_STYLES = {"safe": "green", "review": "yellow", "display-only": "dim"}
-INDENT = 8
+INDENT = 10
+MAX_CLAIMS = 5
 
 
 def print_incident(
@@ -40,7 +41,8 @@ def print_incident(
         console.print(Padding(_ranks_table(incident.ranks_table, first), (1, 0, 0, 2)))
     elif incident.breakdown and first is not None:
         _print_breakdown(console, incident.breakdown, first)
-    _print_explanation(console, diagnoses)
+    console.print()
+    _print_explanation(console, incident, diagnoses)
     _print_evidence(console, incident.findings, first, evidence)
     for sentence in incident.not_seen:
         _labelled(console, "not seen", sentence)
@@ -177,16 +179,22 @@ _PARTS = (
 )
 
 
-def _print_explanation(console: Console, diagnoses: Sequence[Diagnosis]) -> None:
-    if not diagnoses:
+def _print_explanation(
+    console: Console, incident: Incident, diagnoses: Sequence[Diagnosis]
+) -> None:
+    """Print the reasons that the headline and the evidence below do not say already."""
+    if not diagnoses or not incident.causes:
         return
     first = diagnoses[0]
-    console.print()
-    _labelled(console, "why", first.summary)
-    for claim in first.claims:
+    said = {incident.headline, incident.causes[0].summary}
+    said |= {finding.text for finding in incident.findings}
+    if first.source != "rules" and first.summary not in said:
+        _labelled(console, "why", first.summary)
+    claims = [claim for claim in first.claims if claim.text not in said][:MAX_CLAIMS]
+    for number, claim in enumerate(claims):
         cited = f"  [{', '.join(claim.citations)}]" if claim.citations else ""
         mark = "" if claim.is_resolved else "  (not confirmed by the evidence)"
-        _line(console, f"- {claim.text}{cited}{mark}")
+        _labelled(console, "why" if number == 0 else "", f"{claim.text}{cited}{mark}")
     for note in first.notes:
         _labelled(console, "note", note)
 
@@ -199,7 +207,6 @@ def _print_evidence(
     texts = [f"{finding.id} {finding.text}" for finding in chosen if finding.text]
     if not texts:
         return
-    console.print()
     for number, text in enumerate(texts[:limit]):
         _labelled(console, "evidence" if number == 0 else "", text)
     if len(texts) > limit:
@@ -207,7 +214,7 @@ def _print_evidence(
 
 
 def _labelled(console: Console, label: str, text: str) -> None:
-    line = Text(label.ljust(INDENT) + " ", style="dim")
+    line = Text(label.ljust(INDENT), style="dim")
     line.append(one_line(text), style="not dim")
     console.print(line, soft_wrap=not console.is_terminal)
 
