@@ -1,6 +1,9 @@
 """``eroica run``, ``demo`` and ``collect``: commands that meet a live job."""
 
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +11,7 @@ import typer
 
 from eroica.commands import output
 from eroica.commands.diagnosing import JsonOption, show_verdict
+from eroica.incident import IncidentFolder
 
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -28,8 +32,8 @@ def run(
         float, typer.Option(help="With --once: seconds of training to watch.", min=1)
     ] = 30.0,
     keep_traces: Annotated[
-        bool, typer.Option("--keep-traces", help="Keep the raw profiler files.")
-    ] = False,
+        Path | None, typer.Option(help="Keep the raw profiler files in this folder.")
+    ] = None,
     on_incident: Annotated[
         str | None, typer.Option(help="A command to run at an incident; gets its id.")
     ] = None,
@@ -47,23 +51,55 @@ def run(
             "expected one after --",
             "eroica run -- torchrun --nproc_per_node=8 train.py",
         )
+    if once:
+        return _run_once(command, after, keep_traces, as_json=as_json)
+    return _run_on(command, keep_traces, on_incident)
+
+
+def _run_once(command: list[str], after: float, keep_traces: Path | None, *, as_json: bool) -> int:
     from eroica import pipeline
     from eroica.watch.run import watch
 
     with output.progress() as show:
-        result = watch(
-            command,
-            once=once,
-            after_s=after,
-            keep_traces=keep_traces,
-            on_incident=on_incident,
-            progress=show,
-        )
-        if not once:
-            return result.exit_code or 0
+        result = watch(command, once=True, after_s=after, keep_traces=keep_traces, progress=show)
         folder = pipeline.conclude(pipeline.gathered_from_watch(result), progress=show)
     show_verdict(folder, as_json=as_json)
     return 0
+
+
+def _run_on(command: list[str], keep_traces: Path | None, on_incident: str | None) -> int:
+    """Watch to the job's own end; each incident is told on stderr. Its exit code is ours."""
+    from eroica import pipeline
+    from eroica.report import terminal
+    from eroica.watch.run import WatchResult, watch
+
+    console = output.stderr()
+
+    def tell(result: WatchResult) -> None:
+        folder = pipeline.conclude(pipeline.gathered_from_watch(result))
+        terminal.print_incident(console, folder.read_incident(), folder.read_diagnoses())
+        terminal.print_next(console, [(f"eroica fix {folder.id}", "a patch for it")])
+        if on_incident is not None:
+            call_on_incident(shlex.split(on_incident), folder)
+
+    with output.progress() as show:
+        result = watch(
+            command, once=False, keep_traces=keep_traces, progress=show, on_incident=tell
+        )
+    return result.exit_code or 0
+
+
+def call_on_incident(command: list[str], folder: IncidentFolder) -> None:
+    """Start the user's command with the incident's id; its failure is said, nothing more."""
+    try:
+        subprocess.Popen(
+            [*command, folder.id],
+            env=os.environ | {"EROICA_INCIDENT": str(folder.path.resolve())},
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+        )
+    except OSError as error:
+        output.stderr().print(f"eroica  --on-incident failed: {error}", markup=False)
 
 
 def demo(
