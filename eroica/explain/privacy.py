@@ -73,9 +73,8 @@ class Pseudonyms:
             names.know(home, "home")
         for variable in ("USER", "LOGNAME"):
             names.know(os.environ.get(variable, ""), "user")
-        for root in (incident.job.source_root, evidence.source_root if evidence else None):
-            for sight in sights(root or ""):
-                names.know((root or "")[sight.start : sight.end], sight.kind)
+        names.know_root(incident.job.source_root)
+        names.know_root(evidence.source_root if evidence else None)
         for name, value in os.environ.items():
             if is_secret_name(name) and len(value) >= 8:
                 names.know(value, "secret")
@@ -88,6 +87,11 @@ class Pseudonyms:
         if len(real) >= 3 and real.lower() not in _COMMON and real not in self._literals:
             self._literals[real] = kind
             self._pattern = None
+
+    def know_root(self, root: str | None) -> None:
+        """Learn the user's name from the path of the project."""
+        for sight in sights(root or ""):
+            self.know((root or "")[sight.start : sight.end], sight.kind)
 
     def hide(self, text: str) -> str:
         """Return the text with everything telling replaced."""
@@ -176,6 +180,17 @@ class Pseudonyms:
                 self.know(place.file.rpartition("/")[2], "file")
                 for name in (place.name, place.name.rpartition(".")[2]):
                     self.know(name, "function")
+
+
+def redact(text: str) -> str:
+    """Return the text with secrets and users blotted out for good, line by line the same."""
+    parts, position = [], 0
+    for sight in sorted(sights(text), key=lambda one: (one.start, -one.end)):
+        if sight.kind in ("secret", "user", "mail") and sight.start >= position:
+            lines = text.count("\n", sight.start, sight.end)
+            parts += [text[position : sight.start], f"[{sight.kind}]" + "\n" * lines]
+            position = sight.end
+    return "".join([*parts, text[position:]])
 
 
 def is_library(file: str) -> bool:

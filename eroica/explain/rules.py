@@ -4,6 +4,7 @@ Every claim cites findings or ``file:line``; the text of a category comes from `
 """
 
 import re
+from pathlib import Path
 from typing import Literal
 
 from eroica import units
@@ -21,7 +22,7 @@ def explain(
     incident: Incident,
     *,
     evidence: JobEvidence | None = None,
-    source_root: str | None = None,
+    source_root: str | Path | None = None,
 ) -> list[Diagnosis]:
     """Return one diagnosis a cause, in the incident's order; one without a cause if it has none."""
     if not incident.causes:

@@ -1,0 +1,154 @@
+"""The evidence pack of one cause: what a model may know of it, bounded, differential, citable.
+
+Parts carry a weight; what does not fit the budget is left out from the lowest weight up, and the
+pack says so. Tokens are estimated as characters / 4: counting them exactly would need a table
+that some libraries download.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from eroica.explain import parts
+from eroica.explain.privacy import Share
+from eroica.explain.sources import Excerpt, Sources
+from eroica.records import Cause, Incident, JobEvidence, Place
+
+TOKEN_CHARS = 4
+DEFAULT_BUDGET = 12_000
+"""Tokens of evidence: fits the smallest context window in common use with room to answer."""
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    text: str
+    weight: int
+    """Larger stays longer."""
+
+    @property
+    def tokens(self) -> int:
+        return len(self.text) // TOKEN_CHARS + 8
+
+
+@dataclass(frozen=True)
+class Pack:
+    """What is sent of one cause, and what citations may name."""
+
+    cause: Cause | None
+    parts: tuple[Part, ...]
+    left_out: tuple[str, ...] = ()
+    excerpts: tuple[Excerpt, ...] = ()
+    source_sha256: str = ""
+    """Of the guilty function's source; empty where it was not found."""
+
+    @property
+    def text(self) -> str:
+        return "\n".join(part.text for part in self.parts)
+
+
+def gather(
+    incident: Incident,
+    cause: Cause | None,
+    *,
+    evidence: JobEvidence | None = None,
+    source_root: str | None = None,
+    share: Share = "functions",
+    budget: int = DEFAULT_BUDGET,
+) -> Pack:
+    """Return the evidence pack of a cause, or of an incident without one."""
+    root = source_root or (evidence.source_root if evidence else None) or incident.job.source_root
+    sources = Sources(root)
+    excerpts = list(_excerpts(sources, cause, evidence, share)) if share in _WITH_SOURCE else []
+    guilty = sources.function(cause.functions[0]) if cause and cause.functions else None
+    collected = [
+        Part("verdict", parts.verdict(incident, cause), 100),
+        Part("findings", parts.findings(incident, cause), 95),
+        Part("difference", parts.difference(incident, cause, evidence), 90),
+        Part("waiting", parts.waiting(incident, evidence), 85),
+        *(
+            Part(f"source {e.file}:{e.first}-{e.last} ({e.about})", e.text, 80 - 3 * n)
+            for n, e in enumerate(excerpts)
+        ),
+        Part("environment", parts.environment(incident, evidence), 60),
+        Part("logs", "" if share == "none" else parts.logs(cause, evidence), 40),
+        Part("commits", _commits(sources, excerpts), 30),
+        Part("not collected", parts.unseen(incident, evidence), 70),
+        Part("other causes", parts.others(incident, cause), 50),
+    ]
+    kept, left_out = _within([part for part in collected if part.text], budget)
+    shown = {part.name for part in kept}
+    return Pack(
+        cause=cause,
+        parts=tuple(kept),
+        left_out=tuple(left_out),
+        excerpts=tuple(
+            e for e in excerpts if f"source {e.file}:{e.first}-{e.last} ({e.about})" in shown
+        ),
+        source_sha256=guilty.sha256 if guilty else "",
+    )
+
+
+_WITH_SOURCE = ("functions", "files")
+_MAX_FILE_LINES = 400
+
+
+def _within(collected: list[Part], budget: int) -> tuple[list[Part], list[str]]:
+    """Drop parts, lowest weight first, until the rest fits; cut the last one rather than all."""
+    kept, left_out = list(collected), []
+    while sum(part.tokens for part in kept) > budget and kept:
+        least = min(kept, key=lambda part: part.weight)
+        over = sum(part.tokens for part in kept) - budget
+        place = kept.index(least)
+        room = (least.tokens - over) * TOKEN_CHARS
+        if room > 400 or len(kept) == 1:
+            text = least.text[: max(room, 0)].rpartition("\n")[0]
+            kept[place] = Part(least.name, text + "\n[cut here for size]", least.weight)
+            left_out.append(f"{least.name}: its end")
+            break
+        del kept[place]
+        left_out.append(least.name)
+    return kept, left_out
+
+
+def _excerpts(
+    sources: Sources, cause: Cause | None, evidence: JobEvidence | None, share: Share
+) -> Iterable[Excerpt]:
+    """The guilty function, its caller, then the project's frames on the odd and a healthy rank."""
+    places: list[tuple[str, Place]] = []
+    names = ("the guilty function", "its caller or where it was set up")
+    if cause is not None:
+        places += zip(names, cause.functions[:2], strict=False)
+    for about, rank in parts.pair(cause, evidence):
+        places += [(f"on the stack of {about} rank {rank.rank}", p) for p in parts.frames(rank)]
+    yielded: list[Excerpt] = []
+    for about, place in places:
+        if share == "files" and (lines := sources.lines(place.file or "")):
+            small = len(lines) <= _MAX_FILE_LINES
+            excerpt = sources.whole(place.file or "", about) if small else None
+        else:
+            excerpt = None
+        excerpt = excerpt or sources.function(place, about)
+        if excerpt is not None and not any(_covers(one, excerpt) for one in yielded):
+            yielded.append(excerpt)
+            yield excerpt
+    for file in dict.fromkeys(excerpt.file for excerpt in yielded[:3]):
+        head = sources.head(file)
+        if head is not None and not any(_covers(one, head) for one in yielded):
+            yield head
+
+
+def _covers(one: Excerpt, other: Excerpt) -> bool:
+    return one.file == other.file and one.first <= other.first and other.last <= one.last
+
+
+def _commits(sources: Sources, excerpts: list[Excerpt]) -> str:
+    rows = []
+    for excerpt in excerpts[:2]:
+        found = [parts.inert(line) for line in sources.commits(excerpt)]
+        if found:
+            rows.append(f"{excerpt.file}:{excerpt.first}-{excerpt.last}")
+            rows += [f"  {line}" for line in found]
+    return "\n".join(rows)
+
+
+__all__ = ["DEFAULT_BUDGET", "Pack", "Part", "gather"]

@@ -1,0 +1,164 @@
+"""The user's source for a place in it: the enclosing function with real line numbers, commits.
+
+Files are only read below the project's root, only as text, and only up to a size.
+"""
+
+import ast
+import hashlib
+import logging
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from eroica.records import Place
+
+_LOG = logging.getLogger(__name__)
+_MAX_BYTES = 1_000_000
+_MAX_LINES = 120
+_CONTEXT = 12
+_GIT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Lines ``first``..``last`` of one file, 1-based and inclusive."""
+
+    file: str
+    """Relative to the root, with forward slashes."""
+    first: int
+    last: int
+    lines: tuple[str, ...]
+    about: str = ""
+    mark: int | None = None
+    """The line the excerpt is about."""
+
+    @property
+    def text(self) -> str:
+        """The lines with their numbers; ``>`` marks the one it is about."""
+        return "\n".join(
+            f"{'>' if number == self.mark else ' '}{number:5d}  {line}"
+            for number, line in enumerate(self.lines, self.first)
+        )
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256("\n".join(self.lines).encode("utf-8", "replace")).hexdigest()
+
+
+class Sources:
+    """Files below one root, each read once."""
+
+    def __init__(self, root: str | Path | None) -> None:
+        self.root = Path(root).resolve() if root else None
+        self._files: dict[str, list[str] | None] = {}
+
+    def relative(self, file: str) -> str | None:
+        """Return a file's path below the root, None where it lies outside or is not there."""
+        if self.root is None or not file or file.startswith("<") or "\0" in file:
+            return None
+        path = (self.root / file).resolve()
+        if not path.is_relative_to(self.root) or path.suffix != ".py" or not path.is_file():
+            return None
+        return path.relative_to(self.root).as_posix()
+
+    def lines(self, file: str) -> list[str] | None:
+        """Return a file's lines, None where it cannot be shown."""
+        if file not in self._files:
+            self._files[file] = self._read(file)
+        return self._files[file]
+
+    def _read(self, file: str) -> list[str] | None:
+        relative = self.relative(file)
+        if relative is None or self.root is None:
+            return None
+        try:
+            data = (self.root / relative).read_bytes()
+        except OSError as error:
+            _LOG.debug("no source for %s: %s", file, error)
+            return None
+        if len(data) > _MAX_BYTES or b"\0" in data:
+            return None
+        return data.decode("utf-8", "replace").splitlines()
+
+    def function(self, place: Place, about: str = "") -> Excerpt | None:
+        """Return the function around a place, cut to the lines near it where it is long."""
+        relative = self.relative(place.file or "")
+        lines = self.lines(place.file or "") if relative else None
+        if not lines or relative is None or not place.line or place.line > len(lines):
+            return None
+        first, last = _enclosing(lines, place.line)
+        if last - first + 1 > _MAX_LINES:
+            first = max(first, place.line - _MAX_LINES // 2)
+            last = min(last, first + _MAX_LINES - 1)
+        return Excerpt(relative, first, last, tuple(lines[first - 1 : last]), about, place.line)
+
+    def whole(self, file: str, about: str = "") -> Excerpt | None:
+        relative = self.relative(file)
+        lines = self.lines(file) if relative else None
+        if not lines or relative is None:
+            return None
+        return Excerpt(relative, 1, len(lines), tuple(lines), about)
+
+    def head(self, file: str) -> Excerpt | None:
+        """Return a file's imports: a patch needs to know what is there already."""
+        relative = self.relative(file)
+        lines = self.lines(file) if relative else None
+        if not lines or relative is None:
+            return None
+        last = _last_import(lines)
+        if not last:
+            return None
+        first = next(n for n, line in enumerate(lines, 1) if line.strip())
+        first = max(first, last - 60)
+        return Excerpt(relative, first, last, tuple(lines[first - 1 : last]), "imports")
+
+    def commits(self, excerpt: Excerpt, limit: int = 3) -> list[str]:
+        """Return the last commits that touched the excerpt's lines: hash, date, subject."""
+        if self.root is None or not any(
+            (p / ".git").exists() for p in (self.root, *self.root.parents)
+        ):
+            return []
+        command = [
+            *("git", "-c", "core.fsmonitor=false", "-c", "core.pager=cat", "--no-pager"),
+            *("-C", str(self.root), "log", f"-n{limit}", "-s", "--no-ext-diff", "--no-textconv"),
+            *("--format=%h %ad %s", "--date=short"),
+            f"-L{excerpt.first},{excerpt.last}:{excerpt.file}",
+        ]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            _LOG.debug("no commits: %s", error)
+            return []
+        return done.stdout.splitlines()[:limit] if done.returncode == 0 else []
+
+
+def _parse(lines: list[str]) -> ast.Module | None:
+    try:
+        return ast.parse("\n".join(lines))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _enclosing(lines: list[str], line: int) -> tuple[int, int]:
+    """First and last line of the innermost function around a line, else the lines near it."""
+    best: tuple[int, int] | None = None
+    tree = _parse(lines)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            last = node.end_lineno or first
+            if first <= line <= last and (best is None or first >= best[0]):
+                best = (first, last)
+    if best is not None:
+        return best
+    return max(1, line - _CONTEXT), min(len(lines), line + _CONTEXT)
+
+
+def _last_import(lines: list[str]) -> int:
+    tree = _parse(lines)
+    if tree is None:
+        return 0
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return max((node.end_lineno or node.lineno for node in imports), default=0)
