@@ -18,7 +18,7 @@ from eroica import units
 from eroica.config import Parameters, load
 from eroica.errors import EroicaError, InputError
 from eroica.incident import IncidentFolder
-from eroica.records import Incident, Job, JobEvidence, StepMs, Verdict, Warning
+from eroica.records import Cause, Incident, Job, JobEvidence, StepMs, Verdict, Warning
 
 if TYPE_CHECKING:
     from eroica.columns import RankPatterns
@@ -167,7 +167,7 @@ def build_incident(name: str, gathered: Gathered, verdict: Verdict) -> Incident:
         symptom=verdict.symptom,
         onset=_iso(evidence.onset_ns),
         job=_job(gathered),
-        causes=verdict.causes,
+        causes=tuple(_relative(cause, evidence.source_root) for cause in verdict.causes),
         findings=verdict.findings,
         warnings=tuple(seen),
         headline=verdict.headline,
@@ -179,6 +179,19 @@ def build_incident(name: str, gathered: Gathered, verdict: Verdict) -> Incident:
         not_seen=verdict.not_seen,
         deadline_ns=verdict.deadline_ns,
     )
+
+
+def _relative(cause: Cause, source_root: str | None) -> Cause:
+    """Name files of the project by their path in it, as people and patches do."""
+    if source_root is None:
+        return cause
+    places = []
+    for place in cause.functions:
+        file = place.file
+        if file is not None and Path(file).is_relative_to(source_root):
+            file = Path(file).relative_to(source_root).as_posix()
+        places.append(msgspec.structs.replace(place, file=file))
+    return msgspec.structs.replace(cause, functions=tuple(places))
 
 
 def _summarize_inputs(
@@ -216,9 +229,11 @@ def _job(gathered: Gathered) -> Job:
     ranks = sorted({one.rank for one in evidence.ranks} | {one.rank for one in patterns})
     world_size = max(evidence.world_size, (ranks[-1] + 1) if ranks else 0)
     hosts: dict[str, list[int]] = {}
-    for one in (*evidence.ranks, *patterns):
-        if one.host and one.rank not in hosts.setdefault(one.host, []):
-            hosts[one.host].append(one.rank)
+    placed = [(one.host, one.rank) for one in evidence.ranks]
+    placed += [(one.host, one.rank) for one in patterns]
+    for host, rank in placed:
+        if host and rank not in hosts.setdefault(host, []):
+            hosts[host].append(rank)
     return Job(
         world_size=world_size,
         ranks=tuple(ranks),
