@@ -259,7 +259,10 @@ def swallowing_handlers(function: FunctionInfo, line: int) -> list[Handler]:
         for handler in block.node.handlers:
             last = handler.body[-1]
             left = jumps(handler.body)
-            if isinstance(last, ast.Raise) or any(kind == "exit" for kind, _ in left):
+            goes_on = any(kind in ("return", "continue", "break") for kind, _ in left)
+            if any(kind == "exit" for kind, _ in left):
+                continue
+            if isinstance(last, ast.Raise) and not goes_on:
                 continue
             if handler.type is not None and _is_control_exception(ast.unparse(handler.type)):
                 continue

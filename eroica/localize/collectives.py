@@ -1,0 +1,158 @@
+"""Match the collectives of all ranks: who came to which, who did not, who came with another.
+
+Works on Flight Recorder entries alone, whole histories or unfinished entries only. The majority
+is right, never the first rank. Point-to-point entries are left out of the roll call: a pipeline
+neighbour that waits says nothing about who is to blame.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from eroica.records import CollectiveEntry, FlightRecord
+
+GroupKey = tuple[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """One sequence number of one group at which ranks came with different things."""
+
+    group: str
+    sequence: int
+    kind: str
+    """``op``, ``shape`` or ``dtype``."""
+    majority: str
+    """What most ranks came with."""
+    odd: dict[int, str]
+    """The others, by rank."""
+    entries: dict[int, CollectiveEntry]
+
+
+@dataclass(frozen=True)
+class Lag:
+    """Members of one group that have issued fewer collectives than the others."""
+
+    group: str
+    description: str
+    front: int
+    """Sequence the leading members have issued."""
+    waiting: tuple[int, ...]
+    behind: dict[int, int | None]
+    """Rank to its last sequence, None where it has no entry."""
+    entry: CollectiveEntry
+    """What the front waits in."""
+
+
+def _groups(
+    records: Mapping[int, FlightRecord],
+) -> dict[GroupKey, dict[int, list[CollectiveEntry]]]:
+    """Entries by group and rank. Groups of one name but other members are other groups."""
+    found: dict[GroupKey, dict[int, list[CollectiveEntry]]] = {}
+    for rank, record in records.items():
+        for entry in record.entries:
+            if entry.is_p2p or entry.sequence is None:
+                continue
+            members = record.groups.get(entry.group) or tuple(sorted(records))
+            found.setdefault((entry.group, members), {}).setdefault(rank, []).append(entry)
+    return found
+
+
+def lags(records: Mapping[int, FlightRecord]) -> list[Lag]:
+    """Return the groups in which some members with a dump have not come as far as the others."""
+    found: list[Lag] = []
+    for (group, members), by_rank in _groups(records).items():
+        last = {r: max(e.sequence or 0 for e in es) for r, es in by_rank.items()}
+        front = max(last.values())
+        behind: dict[int, int | None] = {
+            r: last.get(r) for r in members if r in records and last.get(r) != front
+        }
+        waiting = tuple(r for r in members if last.get(r) == front)
+        leader = next(e for e in by_rank[waiting[0]] if e.sequence == front)
+        active = _first_active(by_rank[waiting[0]]) or leader
+        if behind and waiting and not _is_over(by_rank, waiting, front):
+            found.append(Lag(group, leader.group_description, front, waiting, behind, active))
+    return found
+
+
+def _first_active(entries: Iterable[CollectiveEntry]) -> CollectiveEntry | None:
+    return next((e for e in entries if not (e.is_retired or e.state == "completed")), None)
+
+
+def _is_over(
+    by_rank: dict[int, list[CollectiveEntry]], waiting: tuple[int, ...], front: int
+) -> bool:
+    """Whether the leading members are done with their last one: then nobody waits in the group."""
+    return all(
+        all(e.is_retired or e.state == "completed" for e in by_rank[r] if e.sequence == front)
+        for r in waiting
+    )
+
+
+def absent(found: list[Lag]) -> tuple[int, ...]:
+    """Return the ranks to blame for the lags: behind, and not themselves waiting elsewhere.
+
+    A rank that is behind in one group but leads in another, and waits there for a member that
+    has not come, is a victim of that member.
+    """
+    behind = {r for lag in found for r in lag.behind}
+    held_up = {r for lag in found for r in lag.waiting if r in behind}
+    blamed = behind - held_up
+    return tuple(sorted(blamed or behind))
+
+
+def mismatches(records: Mapping[int, FlightRecord]) -> list[Mismatch]:
+    """Return the first sequence of each group at which op, shape or dtype differ."""
+    found: list[Mismatch] = []
+    for (group, _), by_rank in _groups(records).items():
+        at: dict[int, dict[int, CollectiveEntry]] = {}
+        for rank, entries in by_rank.items():
+            for entry in entries:
+                at.setdefault(entry.sequence or 0, {})[rank] = entry
+        for sequence in sorted(at):
+            mismatch = _compare(group, sequence, at[sequence])
+            if mismatch is not None:
+                found.append(mismatch)
+                break
+    return found
+
+
+_UNEVEN_SHAPES = ("all_to_all", "scatter", "gather", "reduce_scatter", "send", "recv")
+"""Operations whose sizes may differ between ranks by right."""
+
+
+def _compare(group: str, sequence: int, entries: dict[int, CollectiveEntry]) -> Mismatch | None:
+    if len(entries) < 2:
+        return None
+    views = [("op", {r: e.op for r, e in entries.items()})]
+    if not any(word in e.op for e in entries.values() for word in _UNEVEN_SHAPES):
+        views.append(("shape", {r: str(_elements(e)) for r, e in entries.items()}))
+    views.append(("dtype", {r: ",".join(e.input_dtypes) for r, e in entries.items()}))
+    for kind, values in views:
+        if len(set(values.values())) > 1:
+            majority = Counter(values.values()).most_common(1)[0][0]
+            odd = {r: v for r, v in values.items() if v != majority}
+            return Mismatch(group, sequence, kind, majority, odd, entries)
+    return None
+
+
+def _elements(entry: CollectiveEntry) -> tuple[int, ...]:
+    """Number of elements of each input: views of one size and other shape do not mismatch."""
+    sizes = []
+    for shape in entry.input_sizes:
+        product = 1
+        for side in shape:
+            product *= side
+        sizes.append(product)
+    return tuple(sizes)
+
+
+def timeouts_ms(records: Iterable[FlightRecord]) -> int | None:
+    """Return the shortest time-out among unfinished entries."""
+    values = [
+        e.timeout_ms
+        for record in records
+        for e in record.entries
+        if e.timeout_ms and not (e.is_retired or e.state == "completed")
+    ]
+    return min(values, default=None)

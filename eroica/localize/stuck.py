@@ -1,0 +1,190 @@
+"""Stuck and failed jobs: from what was gathered of all ranks to the few causes worth acting on.
+
+Order of belief: a rank that ended explains those that wait for it; a rank that waits for
+something inside itself or outside the job explains those that wait for it in collectives; ranks
+that all wait for each other are compared by place and by the source between the places; the
+Flight Recorder alone gives the roll call. Majority decides who is odd, never the first rank.
+"""
+
+from collections.abc import Sequence
+
+from eroica.config import Parameters
+from eroica.localize import stuck_words as words
+from eroica.localize.source import Project
+from eroica.localize.stuck_blocked import Blocked, Root, suspect
+from eroica.localize.stuck_divergence import Divergence
+from eroica.localize.stuck_failed import Death, deaths, failed, stopped
+from eroica.localize.stuck_peers import Peers
+from eroica.localize.stuck_suspect import Suspect
+from eroica.localize.stuck_view import RankView, views
+from eroica.records import JobEvidence, Symptom, Verdict
+from eroica.units import rank_phrase
+
+MAX_CAUSES = 4
+
+
+def localize_stuck(evidence: JobEvidence, *, parameters: Parameters | None = None) -> Verdict:
+    """Say why a job is stuck or failed. Any one kind of evidence will do; more makes it surer.
+
+    An empty list of causes means that what was collected does not tell; ``not_seen`` says what
+    would. Sources are read below ``evidence.source_root`` where it exists.
+    """
+    del parameters  # no threshold decides here
+    project = Project.of(evidence)
+    seen = views(evidence, project)
+    ended = deaths(evidence, seen)
+    suspects = _merge(_rank(_suspects(evidence, project, seen, ended)))[:MAX_CAUSES]
+    facts = words.findings(seen, evidence, project)
+    hosts = {v.rank: v.evidence.host for v in seen}
+    cited = tuple(f.id for f in facts)
+    first = suspects[0] if suspects else None
+    guilty = set() if first is None else (set(hosts) if first.ranks == "all" else set(first.ranks))
+    return Verdict(
+        symptom=_symptom(evidence, seen, ended, first),
+        causes=tuple(s.cause(n, cited, hosts) for n, s in enumerate(suspects, 1)),
+        findings=facts,
+        headline=_headline(first, project, seen, evidence),
+        ranks_table=words.table(seen, evidence, project, guilty),
+        not_seen=words.not_seen(seen, evidence, project),
+        deadline_ns=words.deadline_ns(seen, evidence),
+        warnings=evidence.warnings,
+    )
+
+
+def _suspects(
+    evidence: JobEvidence, project: Project, seen: Sequence[RankView], ended: Sequence[Death]
+) -> list[Suspect]:
+    local = {v.rank: v.evidence.local_rank for v in seen if v.evidence.local_rank is not None}
+    divergence = Divergence(project, evidence.world_size, local)
+    alive = [v for v in seen if not v.has_exited]
+    waiting = tuple(v.rank for v in alive if v.wait is not None and v.wait.is_distributed)
+    found: list[Suspect] = []
+    only_timeouts = bool(ended) and all(d.is_timeout or d.is_secondary for d in ended)
+    if ended and not only_timeouts:
+        others = [d for d in ended if d is not ended[0]]
+        found.append(failed(ended[0], project, others, waiting))
+        if len(ended) == len(seen):
+            return found
+    found += _stopped(stopped(alive), waiting)
+    peers = Peers(project, divergence, seen)
+    blocked = [v for v in alive if v.is_blocked]
+    found += _blocked(blocked, Blocked(project, divergence.calls), waiting, peers)
+    found += peers.two_threads()
+    if not any(s.confidence >= 0.6 for s in found):
+        found += peers.diverged()
+        if not found or max(s.confidence for s in found) < 0.6:
+            found += peers.point_to_point()
+        found += [_fallback(s, found) for s in peers.from_recorder()]
+        found += peers.apart(found)
+    return found
+
+
+def _blocked(
+    blocked: Sequence[RankView], rules: Blocked, waiting: tuple[int, ...], peers: Peers
+) -> list[Suspect]:
+    in_store = [v for v in blocked if v.wait is not None and v.wait.kind == "store"]
+    found = peers.store(in_store) if in_store else []
+    for view in blocked:
+        if view in in_store or view.wait is None:
+            continue
+        root = rules.root(view, view.wait)
+        if root is not None:
+            found.append(suspect(view, root, waiting))
+        elif view.is_moving and waiting:
+            found.append(_progressing(view, waiting))
+    return found
+
+
+def _progressing(view: RankView, waiting: tuple[int, ...]) -> Suspect:
+    """Not a hang: the rank works while the others wait for it."""
+    assert view.wait is not None
+    root = Root(
+        "serialized_on_rank0" if view.rank == 0 else "straggler_compute",
+        view.wait.user[:2],
+        0.55,
+        "still works while the others wait for it",
+        ("its stack changed between two samples, or it was on CPU in both",),
+        ("with more time it may come",),
+        "let every rank do its share of that work, or raise the collective time-out",
+        "investigate",
+    )
+    return suspect(view, root, waiting)
+
+
+def _stopped(some: Sequence[RankView], waiting: tuple[int, ...]) -> list[Suspect]:
+    if not some:
+        return []
+    ranks = tuple(v.rank for v in some)
+    wait = some[0].wait
+    return [
+        Suspect(
+            category="rank_exited",
+            ranks=ranks,
+            places=wait.user[:2] if wait is not None else (),
+            confidence=0.9,
+            summary=f"{rank_phrase(ranks)} {'is' if len(ranks) == 1 else 'are'} stopped by a signal",
+            why=("the kernel shows the process as stopped (state T)",),
+            advice="continue it: kill -CONT PID; find who sent SIGSTOP (a debugger, the scheduler)",
+            action="investigate",
+            victims=tuple(r for r in waiting if r not in ranks),
+        )
+    ]
+
+
+def _fallback(suspect: Suspect, found: Sequence[Suspect]) -> Suspect:
+    return suspect
+
+
+def _rank(suspects: Sequence[Suspect]) -> list[Suspect]:
+    return sorted(suspects, key=lambda s: -s.confidence)
+
+
+def _merge(suspects: Sequence[Suspect]) -> list[Suspect]:
+    """Join suspects that say the same of different ranks, and drop repetitions."""
+    from dataclasses import replace
+
+    merged: dict[tuple[str, str | None, int | None], Suspect] = {}
+    for one in suspects:
+        place = one.places[0] if one.places else None
+        key = (one.category, place.file if place else None, place.line if place else None)
+        known = merged.get(key)
+        if known is None:
+            merged[key] = one
+        elif known.ranks != "all" and one.ranks != "all":
+            ranks = tuple(sorted({*known.ranks, *one.ranks}))
+            victims = tuple(r for r in known.victims if r not in ranks)
+            text = known.summary
+            if known.ranks != ranks and text.startswith("rank "):
+                text = f"{rank_phrase(ranks)}: " + text.split(" ", 2)[2]
+            merged[key] = replace(known, ranks=ranks, victims=victims, summary=text)
+    return list(merged.values())
+
+
+def _symptom(
+    evidence: JobEvidence,
+    seen: Sequence[RankView],
+    ended: Sequence[Death],
+    first: Suspect | None,
+) -> Symptom:
+    if evidence.symptom_hint in ("stuck", "failed"):
+        return "stuck" if evidence.symptom_hint == "stuck" else "failed"
+    if ended and (len(ended) == len(seen) or any(not d.is_clean for d in ended)):
+        return "failed"
+    if first is None:
+        return "unknown"
+    return "stuck"
+
+
+def _headline(
+    first: Suspect | None, project: Project, seen: Sequence[RankView], evidence: JobEvidence
+) -> str:
+    if first is not None:
+        return words.headline(first, project)
+    waiting = [v for v in seen if v.wait is not None and v.wait.is_distributed]
+    present = {v.rank for v in seen if v.wait is not None or v.evidence.flight is not None}
+    absent = [r for r in range(evidence.world_size) if r not in present]
+    if waiting and absent:
+        op = waiting[0].wait.op if waiting[0].wait else "a collective"
+        ranks = rank_phrase([v.rank for v in waiting])
+        return f"{ranks} wait in {op}; nothing was collected from {rank_phrase(absent[:64])}"
+    return words.headline(None, project)

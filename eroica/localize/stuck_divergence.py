@@ -1,0 +1,440 @@
+"""Why one group of ranks passed a collective that another group waits in.
+
+Two groups stand at different places. Either S went past the collective W waits in, or W went
+past that of S. For each direction the syntax trees are searched for a reason: a condition, a
+guard, an exception handler or a loop that lets some ranks past. A condition on the rank that
+holds for exactly one of the groups is as good as proof; one on local data is likely; one on
+configuration or the step number is none.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from eroica.localize.source import FunctionInfo, Project
+from eroica.localize.source_calls import Calls, dotted
+from eroica.localize.source_depend import (
+    AGREED,
+    FILE,
+    LOCAL,
+    RANK,
+    Depends,
+    _assigned,
+)
+from eroica.localize.source_flow import (
+    Block,
+    Guard,
+    Loop,
+    blocks,
+    breaks,
+    guards,
+    head_loop,
+    loops,
+    swallowing_handlers,
+)
+from eroica.localize.source_rank import RankEvaluator
+from eroica.localize.waits import Wait, short
+from eroica.records import Place
+
+PROVEN, RANK_LIKELY, LIKELY, POSSIBLE, WEAK = 1.0, 0.8, 0.7, 0.5, 0.1
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that wait at the same place."""
+
+    ranks: tuple[int, ...]
+    wait: Wait
+
+    @property
+    def path(self) -> tuple[Place, ...]:
+        """User frames, outermost first."""
+        return tuple(reversed(self.wait.user))
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why ``skipper`` does not wait where ``waiter`` waits."""
+
+    kind: str
+    """``condition``, ``guard``, ``handler``, ``break``, ``loop`` or ``forward``."""
+    score: float
+    waiter: Group
+    skipper: Group
+    place: Place
+    """Of the deciding statement."""
+    text: str
+    """Its condition, as in the source."""
+    tags: frozenset[str] = frozenset()
+    jump: str = ""
+    repeats: bool = False
+    """The collective stands in a loop over items, once for each."""
+
+
+class Divergence:
+    """Finds reasons in one project."""
+
+    def __init__(self, project: Project, world_size: int, local_ranks: dict[int, int]) -> None:
+        self.project = project
+        self.calls = Calls(project)
+        self.depends = Depends(project, self.calls)
+        self._evaluators = {
+            r: RankEvaluator(self.calls, r, world_size, local_ranks.get(r))
+            for r in range(min(world_size, 4096))
+        }
+
+    def reasons(self, waiter: Group, skipper: Group) -> list[Reason]:
+        """Return why ``skipper`` passed the collective of ``waiter``, best first."""
+        found = list(self._search(waiter, skipper))
+        return sorted((r for r in found if r.score > 0), key=lambda r: -r.score)
+
+    def _search(self, waiter: Group, skipper: Group) -> Iterator[Reason]:
+        path, other = waiter.path, skipper.path
+        fork = _fork(path, other)
+        other_line = other[fork].line if fork < len(other) and fork < len(path) else None
+        same_function = (
+            fork < len(path) and fork < len(other) and _same_function(path[fork], other[fork])
+        )
+        if same_function and not self._can_pass(path, other, fork):
+            return
+        for index in range(fork, len(path)):
+            function = self.project.enclosing(path[index].file, path[index].line)
+            line = path[index].line
+            if function is None or line is None:
+                continue
+            beside = other_line if index == fork and same_function else None
+            yield from self._conditions(function, line, beside, waiter, skipper)
+            yield from self._guards(function, line, beside, waiter, skipper)
+            yield from self._handlers(function, line, beside, waiter, skipper)
+            yield from self._loops(function, line, beside, waiter, skipper)
+        if same_function and waiter.wait.kind == "backward":
+            yield from self._missing_bucket(path[fork], other[fork], waiter, skipper)
+
+    def _can_pass(self, path: tuple[Place, ...], other: tuple[Place, ...], fork: int) -> bool:
+        """Whether a rank at ``other`` can have been at ``path`` before: after it, or in a loop."""
+        here, there = path[fork].line or 0, other[fork].line or 0
+        if there > here:
+            return True
+        function = self.project.enclosing(path[fork].file, here)
+        if function is None:
+            return True
+        common = {id(b.node) for b in loops(function, here)} & {
+            id(b.node) for b in loops(function, there)
+        }
+        if common:
+            return True
+        for place in path[:fork]:  # the whole function may be called again and again
+            outer = self.project.enclosing(place.file, place.line)
+            if outer is not None and place.line and loops(outer, place.line):
+                return True
+        exclusive = {id(b.node) for b in blocks(function, here) if b.kind == "if"} & {
+            id(b.node) for b in blocks(function, there) if b.kind == "if"
+        }
+        return bool(exclusive) and _in_other_branch(function, here, there)
+
+    # conditions around the collective
+    def _conditions(
+        self, function: FunctionInfo, line: int, beside: int | None, waiter: Group, skipper: Group
+    ) -> Iterator[Reason]:
+        common = _common(function, beside) if beside is not None else set()
+        for block in blocks(function, line):
+            if block.kind not in ("if", "while") or (id(block.node), block.branch) in common:
+                continue
+            if block.test is None or block.branch not in ("body", "orelse"):
+                continue
+            if block.kind == "while":
+                continue
+            score, tags = self._score(
+                block.test, function, waiter.ranks, skipper.ranks, block.branch == "body"
+            )
+            yield Reason(
+                "condition", score, waiter, skipper, function.place(block.line), block.text, tags
+            )
+
+    def _score(
+        self,
+        test: ast.expr,
+        function: FunctionInfo,
+        entering: tuple[int, ...],
+        passing: tuple[int, ...],
+        wanted: bool,
+    ) -> tuple[float, frozenset[str]]:
+        """Score a test that must be ``wanted`` for the entering ranks and not for the passing."""
+        tags = self.depends.of(test, function)
+        inside = {self._truth(test, function, r) for r in entering}
+        outside = {self._truth(test, function, r) for r in passing}
+        if (not wanted) in inside or wanted in outside:
+            return 0.0, tags
+        is_decided = outside == {not wanted} or inside == {wanted}
+        if is_decided and (RANK in tags or None not in inside | outside):
+            return PROVEN, tags
+        if RANK in tags:
+            return RANK_LIKELY, tags
+        return (LIKELY if tags & LOCAL else WEAK), tags
+
+    def _truth(self, test: ast.expr, function: FunctionInfo, rank: int) -> bool | None:
+        evaluator = self._evaluators.get(rank)
+        return evaluator.truth(test, function) if evaluator else None
+
+    # guards before it
+    def _guards(
+        self, function: FunctionInfo, line: int, beside: int | None, waiter: Group, skipper: Group
+    ) -> Iterator[Reason]:
+        passed = {id(g.test) for g in guards(function, beside)} if beside is not None else set()
+        around = {id(b.node): b for b in loops(function, line)}
+        inner = next(iter(loops(function, line)), None)
+        for guard in guards(function, line):
+            if id(guard.test) in passed or guard.jump in ("raise", "exit"):
+                continue
+            if self._is_stop_iteration(guard):
+                continue
+            wanted = guard.is_negated  # the waiter did not jump
+            score, tags = self._score(guard.test, function, waiter.ranks, skipper.ranks, wanted)
+            repeats = (
+                inner is not None
+                and guard.loop is inner.node
+                and id(guard.loop) in around
+                and not self._is_training_loop(inner.node, function)
+            )
+            yield Reason(
+                "guard", score, waiter, skipper, function.place(guard.line), guard.text, tags,
+                guard.jump, repeats,
+            )  # fmt: skip
+
+    def _is_stop_iteration(self, guard: Guard) -> bool:
+        return "is_initialized" in guard.text or "is_available" in guard.text
+
+    def _is_training_loop(self, loop: ast.AST, function: FunctionInfo) -> bool:
+        """Whether a loop's body steps an optimizer or runs backward, itself or through a call."""
+        for node in ast.walk(loop):
+            if not isinstance(node, ast.Call):
+                continue
+            name = dotted(node.func).rpartition(".")[2]
+            if name in ("backward", "step", "zero_grad"):
+                return True
+            for callee in self.calls.resolve(node, function):
+                inside = {dotted(c.func).rpartition(".")[2] for c in _call_nodes(callee)}
+                if inside & {"backward", "zero_grad"}:
+                    return True
+        return False
+
+    # exceptions swallowed around it
+    def _handlers(
+        self, function: FunctionInfo, line: int, beside: int | None, waiter: Group, skipper: Group
+    ) -> Iterator[Reason]:
+        shared = set()
+        if beside is not None:
+            shared = {id(h.node) for h in swallowing_handlers(function, beside)}
+        for handler in swallowing_handlers(function, line):
+            if id(handler.node) in shared and handler.jump is None:
+                continue
+            score = 0.78 if handler.jump in (None, "continue", "return") else LIKELY
+            yield Reason(
+                "handler", score, waiter, skipper, function.place(handler.line), handler.types,
+                frozenset({"data"}), handler.jump or "falls through",
+            )  # fmt: skip
+
+    # loops that end at different times
+    def _loops(
+        self, function: FunctionInfo, line: int, beside: int | None, waiter: Group, skipper: Group
+    ) -> Iterator[Reason]:
+        common = {id(b.node) for b in loops(function, beside)} if beside is not None else set()
+        if beside is not None:
+            head = head_loop(function, beside)
+            common |= {id(head.node)} if head is not None else set()
+        own = [b for b in loops(function, line) if id(b.node) not in common]
+        for depth, block in enumerate(reversed(own)):  # outermost first
+            fade = 0.85**depth
+            assert isinstance(block.node, ast.For | ast.AsyncFor | ast.While)
+            yield from self._left_early(block, function, waiter, skipper, fade)
+            reason = self._uneven(block, block.node, function, waiter, skipper, fade)
+            if reason is not None:
+                yield reason
+
+    def _left_early(
+        self, block: Block, function: FunctionInfo, waiter: Group, skipper: Group, fade: float
+    ) -> Iterator[Reason]:
+        assert isinstance(block.node, ast.For | ast.AsyncFor | ast.While)
+        for guard in breaks(block.node):
+            if guard.jump in ("raise", "exit"):
+                continue
+            score, tags = self._score(
+                guard.test, function, waiter.ranks, skipper.ranks, guard.is_negated
+            )
+            if score >= LIKELY:
+                score = max(score, 0.76) * fade
+            yield Reason(
+                "break", score, waiter, skipper, function.place(guard.line), guard.text, tags,
+                guard.jump,
+            )  # fmt: skip
+
+    def _uneven(
+        self,
+        block: Block,
+        loop: Loop,
+        function: FunctionInfo,
+        waiter: Group,
+        skipper: Group,
+        fade: float,
+    ) -> Reason | None:
+        test = block.test
+        if test is None:
+            return None
+        tags = self.depends.of(test, function)
+        if AGREED in tags and not tags & LOCAL:
+            return None
+        training = waiter.wait.kind == "backward" or self._is_training_loop(loop, function)
+        score = (0.62 if tags & LOCAL else WEAK) * fade
+        if isinstance(loop, ast.While):
+            score = (0.74 if tags & LOCAL else WEAK) * fade
+        elif self._is_even(test, function):
+            score = 0.3 * fade
+        elif not tags & LOCAL and self._is_sized_data(test):
+            score = 0.45 * fade
+        return Reason(
+            "while" if isinstance(loop, ast.While) else "loop", score, waiter, skipper,
+            function.place(block.line), block.text, tags, "", not training,
+        )  # fmt: skip
+
+    def _is_even(self, iterable: ast.expr, function: FunctionInfo) -> bool:
+        """Whether a loop runs over a loader whose sampler gives every rank as many batches."""
+        for name in {n.id for n in ast.walk(iterable) if isinstance(n, ast.Name)}:
+            for value in _assigned(function, name):
+                text = ast.unparse(value.node)
+                if "DataLoader(" in text and "sampler" in text:
+                    return True
+        return False
+
+    def _is_sized_data(self, iterable: ast.expr) -> bool:
+        text = ast.unparse(iterable)
+        return not text.startswith("range(") or "len(" in text
+
+    # a backward pass that needs fewer collectives on some ranks
+    def _missing_bucket(
+        self, here: Place, there: Place, waiter: Group, skipper: Group
+    ) -> Iterator[Reason]:
+        if (there.line or 0) <= (here.line or 0):
+            return
+        found = list(self._conditional_forwards(waiter, skipper))
+        yield from found
+        if not found:
+            yield Reason("forward", 0.25, waiter, skipper, here, "", frozenset({"data"}))
+
+    def _conditional_forwards(self, waiter: Group, skipper: Group) -> Iterator[Reason]:
+        for function in self.project.functions:
+            if function.class_name is None or not function.name.startswith("forward"):
+                continue
+            fields = _module_fields(function)
+            for node in function.own_nodes:
+                reason = self._optional_branch(node, function, fields, waiter, skipper)
+                if reason is not None:
+                    yield reason
+
+    def _optional_branch(
+        self,
+        node: ast.AST,
+        function: FunctionInfo,
+        fields: set[str],
+        waiter: Group,
+        skipper: Group,
+    ) -> Reason | None:
+        """A branch of a forward that runs a submodule, or leaves before one, on local grounds."""
+        if isinstance(node, ast.If | ast.IfExp | ast.While):
+            test = node.test
+        elif isinstance(node, ast.For) and _calls_fields(node, fields):
+            test = node.iter
+        else:
+            return None
+        bodies: list[ast.AST] = []
+        if isinstance(node, ast.If):
+            bodies = [*node.body, *node.orelse]
+        elif isinstance(node, ast.IfExp):
+            bodies = [node.body, node.orelse]
+        elif isinstance(node, ast.While | ast.For):
+            bodies = list(node.body)
+        leaves = isinstance(node, ast.If) and any(
+            isinstance(n, ast.Return | ast.Continue | ast.Break) for n in bodies
+        )
+        if not leaves and not any(_calls_fields(b, fields) for b in bodies):
+            return None
+        tags = self.depends.of(test, function)
+        if not tags & LOCAL:
+            return None
+        score = 0.55 if not isinstance(node, ast.For) else 0.35
+        return Reason(
+            "forward", score, waiter, skipper, function.place(node.lineno), ast.unparse(test), tags
+        )
+
+
+_MODULE_NAMES = frozenset({"layer", "block", "expert", "module", "branch", "head", "tower"})
+
+
+def _calls_fields(node: ast.AST, fields: set[str]) -> bool:
+    """Whether a part of a forward calls a submodule or uses a parameter of ``self``."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and inner.attr in fields:
+            return True
+        called = inner.func if isinstance(inner, ast.Call) else None
+        if isinstance(called, ast.Name) and called.id in _MODULE_NAMES:
+            return True
+    return False
+
+
+def _module_fields(function: FunctionInfo) -> set[str]:
+    """Attributes that the class's constructor sets: its submodules and parameters."""
+    fields: set[str] = set()
+    for method in function.module.functions:
+        if method.class_name == function.class_name and method.name == "__init__":
+            for node in method.own_nodes:
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                    for target in node.targets:
+                        if isinstance(target, ast.Attribute):
+                            fields.add(target.attr)
+    return fields
+
+
+def _call_nodes(function: FunctionInfo) -> list[ast.Call]:
+    return [n for n in function.own_nodes if isinstance(n, ast.Call)]
+
+
+def _same_function(a: Place, b: Place) -> bool:
+    return a.file == b.file and short(a.name) == short(b.name)
+
+
+def _fork(a: tuple[Place, ...], b: tuple[Place, ...]) -> int:
+    """Return the first position at which two paths differ."""
+    for index, (x, y) in enumerate(zip(a, b, strict=False)):
+        if not (_same_function(x, y) and x.line == y.line):
+            return index
+    return min(len(a), len(b))
+
+
+def _common(function: FunctionInfo, line: int) -> set[tuple[int, str]]:
+    return {(id(b.node), b.branch) for b in blocks(function, line)}
+
+
+def _in_other_branch(function: FunctionInfo, here: int, there: int) -> bool:
+    mine = {id(b.node): b.branch for b in blocks(function, here) if b.kind == "if"}
+    yours = {id(b.node): b.branch for b in blocks(function, there) if b.kind == "if"}
+    return any(mine[k] != yours[k] for k in mine.keys() & yours.keys())
+
+
+def category_of(reason: Reason) -> str:
+    """Name the category of a reason for a collective that was passed."""
+    if reason.kind == "handler":
+        return "exception_swallowed"
+    if reason.kind == "loop":
+        return "collective_count_mismatch" if reason.repeats else "uneven_inputs"
+    if reason.kind in ("condition", "guard", "break"):
+        if RANK in reason.tags and reason.score >= RANK_LIKELY:
+            return "rank_conditional_collective"
+        if FILE in reason.tags and reason.kind == "condition":
+            return "rank_conditional_collective"
+        if reason.repeats:
+            return "collective_count_mismatch"
+    return "divergent_control_flow"
+
+
+def strongest(reasons: list[Reason]) -> Reason | None:
+    """Return the reason to believe: the best score, the nearest to the collective among equals."""
+    return max(reasons, key=lambda r: r.score, default=None)

@@ -1,0 +1,173 @@
+"""Ranks that ended: which failed first and why, and which only lost their peer."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eroica.localize.source import Project
+from eroica.localize.stuck_suspect import Suspect, at
+from eroica.localize.stuck_view import RankView
+from eroica.records import Action, JobEvidence, LogEvent, Place
+from eroica.units import rank_phrase
+
+_SECONDARY = re.compile(
+    r"connection (was )?(closed|reset|refused|aborted)|broken pipe|socket (closed|error|timeout)|"
+    r"remote process exited|peer (has )?(closed|exited|failed)|connectfullmesh|"
+    r"childfailederror|signalexception|received \d+ death signal|nccl.*(abort|remote error)|"
+    r"watchdog.*terminat|store is no longer|sigterm|exitcode: -15",
+    re.I,
+)
+_TIMEOUT = re.compile(r"timed out|timeout|watchdog caught collective", re.I)
+_MEMORY = re.compile(r"out of memory|oom|cannot allocate memory|memoryerror|bad_alloc", re.I)
+_DEVICE = re.compile(
+    r"\bxid\b|ecc error|unspecified launch failure|illegal memory access|device-side assert|"
+    r"nvlink error|cudaerror.*(hardware|unavailable)|fell off the bus",
+    re.I,
+)
+_SHAPE = re.compile(
+    r"preamble\.length|collective mismatch|op\.nbytes|tensors? must be the same size|size mismatch "
+    r"across|different shapes? across|mismatched? (input|output)? ?sizes?",
+    re.I,
+)
+_STOPPED = ("T", "t")
+
+
+@dataclass(frozen=True)
+class Death:
+    """How one rank ended, from its exit, the log, or both."""
+
+    rank: int
+    text: str
+    frames: tuple[Place, ...]
+    exit_code: int | None
+    signal: str | None
+    time_ns: int | None
+    error_type: str | None
+
+    @property
+    def is_secondary(self) -> bool:
+        return bool(_SECONDARY.search(self.text)) or self.signal in ("SIGTERM", "15")
+
+    @property
+    def is_timeout(self) -> bool:
+        return bool(_TIMEOUT.search(self.text)) and not self.is_secondary
+
+    @property
+    def is_clean(self) -> bool:
+        return self.exit_code == 0 and not self.text
+
+    @property
+    def weight(self) -> tuple[int, int, float]:
+        """Sort key: errors of a rank's own first, then time-outs, then victims; earliest first."""
+        kind = 2 if self.is_secondary else (1 if self.is_timeout else 0)
+        told = 0 if (self.frames or self.text or self.signal) else 1
+        return kind, told, float(self.time_ns) if self.time_ns is not None else float("inf")
+
+
+def deaths(evidence: JobEvidence, views: Sequence[RankView]) -> list[Death]:
+    """Return how each ended rank ended, the one to blame first."""
+    found: list[Death] = []
+    for view in views:
+        events = [e for e in evidence.log_events if e.rank == view.rank]
+        ended = view.evidence.exit
+        told = _told(events)
+        if ended is None and not (told and _is_fatal(told)):
+            continue
+        message = (ended.message if ended else None) or (told.text if told else "")
+        kind = ended.error_type if ended else None
+        found.append(
+            Death(
+                rank=view.rank,
+                text=f"{kind}: {message}" if kind and kind not in message else message,
+                frames=(ended.frames if ended else ()) or (told.frames if told else ()),
+                exit_code=ended.exit_code if ended else None,
+                signal=ended.signal if ended else None,
+                time_ns=(ended.time_ns if ended else None) or (told.time_ns if told else None),
+                error_type=kind,
+            )
+        )
+    return sorted(found, key=lambda d: d.weight)
+
+
+def _told(events: Sequence[LogEvent]) -> LogEvent | None:
+    """The rank's log event that tells most: a traceback of its own error before anything."""
+    tracebacks = [e for e in events if e.frames or "traceback" in e.kind]
+    own = [e for e in tracebacks if not _SECONDARY.search(e.text)]
+    return next(iter(own or tracebacks or [e for e in events if _is_fatal(e)]), None)
+
+
+def _is_fatal(event: LogEvent) -> bool:
+    return any(w in event.kind for w in ("traceback", "exit", "oom", "fatal", "signal", "xid"))
+
+
+def failed(
+    death: Death, project: Project, others: Sequence[Death], waiting: Sequence[int]
+) -> Suspect:
+    """Return the cause that a rank's end is, with those who only lost it as victims."""
+    own = [p for p in death.frames if project.contains(p.file)]
+    category, action, advice = _kind(death)
+    victims = tuple(sorted({d.rank for d in others if d.rank != death.rank} | set(waiting)))
+    how = _how(death)
+    why = [f"rank {death.rank} {how}"]
+    if own:
+        why.append(f"its innermost frame of the project is {at(own[0], project)}")
+    secondary = [d.rank for d in others if d.is_secondary]
+    if secondary:
+        why.append(
+            f"{rank_phrase(secondary)} ended later because the connection to a peer closed: victims"
+        )
+    if waiting:
+        why.append(f"{rank_phrase(list(waiting))} still wait for it in a collective")
+    return Suspect(
+        category=category,
+        ranks=(death.rank,),
+        places=tuple(own[:2]),
+        confidence=0.9 if own and death.text else (0.75 if death.text or death.signal else 0.6),
+        summary=f"rank {death.rank} {how}",
+        why=tuple(why),
+        against=() if death.text else ("no traceback of it was found",),
+        advice=advice,
+        action=action,
+        victims=victims,
+    )
+
+
+def _how(death: Death) -> str:
+    first = death.text.strip().splitlines()[-1][:160] if death.text.strip() else ""
+    if death.signal:
+        return f"was ended by {death.signal}" + (f" ({first})" if first else "")
+    if first:
+        return f"failed with {first}"
+    if death.exit_code == 0:
+        return "ended normally while the others go on"
+    return f"ended with exit code {death.exit_code}" if death.exit_code is not None else "ended"
+
+
+def _kind(death: Death) -> tuple[str, Action, str]:
+    text = death.text
+    if _SHAPE.search(text):
+        return (
+            "collective_shape_mismatch",
+            "patch",
+            "make the operands of the collective the same size on every rank",
+        )
+    if _DEVICE.search(text):
+        return "gpu_fault", "drain", "drain the host and check the device (dmesg, nvidia-smi -q)"
+    if _MEMORY.search(text) and death.error_type != "MemoryError" and not death.frames:
+        return "memory_pressure", "configure", "use less memory on that host, or give it more"
+    if death.exit_code == 0:
+        return (
+            "rank_exited",
+            "patch",
+            "let every rank do the same number of steps and leave together (barrier before exit)",
+        )
+    return "rank_exited", "patch", "mend the error on that rank; the others are only its victims"
+
+
+def stopped(views: Sequence[RankView]) -> list[RankView]:
+    """Return ranks whose process is stopped (SIGSTOP, a debugger)."""
+    return [
+        v
+        for v in views
+        if v.evidence.process is not None and v.evidence.process.state[:1] in _STOPPED
+    ]

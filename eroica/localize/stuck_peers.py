@@ -1,0 +1,521 @@
+"""Ranks that wait for each other: in different collectives, sends, two threads, a store."""
+
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from eroica.localize.collectives import Mismatch, absent, lags, mismatches
+from eroica.localize.locks import thread_starts
+from eroica.localize.source import Project
+from eroica.localize.source_calls import STATE_COLLECTIVES, collective_kind
+from eroica.localize.source_depend import FILE, LOCAL, RANK
+from eroica.localize.source_flow import blocks, guards, swallowing_handlers
+from eroica.localize.stuck_divergence import (
+    RANK_LIKELY,
+    Divergence,
+    Group,
+    Reason,
+    category_of,
+)
+from eroica.localize.stuck_suspect import Ranks, Suspect, at
+from eroica.localize.stuck_view import RankView, innermost
+from eroica.localize.waits import Wait, line_calls, short
+from eroica.records import Place
+from eroica.units import rank_phrase
+
+
+def groups_of(views: Iterable[RankView]) -> list[Group]:
+    """Group the ranks that wait for peers by operation and place; the largest first."""
+    found: dict[tuple[str, tuple[tuple[str, str, int], ...]], list[RankView]] = {}
+    for view in views:
+        if view.wait is not None and view.wait.is_distributed:
+            found.setdefault((view.wait.op, view.wait.path), []).append(view)
+    grouped = [
+        Group(tuple(v.rank for v in some), some[0].wait) for some in found.values() if some[0].wait
+    ]
+    return sorted(grouped, key=lambda g: -len(g.ranks))
+
+
+class Peers:
+    """Rules for ranks that wait for each other."""
+
+    def __init__(self, project: Project, divergence: Divergence, views: Sequence[RankView]) -> None:
+        self.project, self.divergence, self.views = project, divergence, views
+        self.by_rank = {v.rank: v for v in views}
+        self.groups = groups_of(views)
+        self.world = tuple(v.rank for v in views)
+
+    def _everyone(self, ranks: Sequence[int]) -> Ranks:
+        return "all" if set(ranks) == set(self.world) else tuple(sorted(ranks))
+
+    # two groups at different places
+    def diverged(self) -> list[Suspect]:
+        """Return what the source says of ranks at different collectives, the best reason first."""
+        reasons = [
+            self._checked(reason)
+            for waiter in self.groups
+            for skipper in self.groups
+            if waiter is not skipper
+            for reason in self.divergence.reasons(waiter, skipper)
+        ]
+        reasons.sort(key=lambda r: -r.score)
+        found: list[Suspect] = []
+        seen: set[tuple[str, str | None, int | None]] = set()
+        for reason in reasons:
+            key = (reason.kind, reason.place.file, reason.place.line)
+            if key not in seen and reason.score >= 0.2:
+                seen.add(key)
+                alike = [r for r in reasons if _key(r) == key and r.score >= 0.2]
+                found.append(self._suspect(reason, alike))
+        return found[:4]
+
+    def _checked(self, reason: Reason) -> Reason:
+        """Weaken a reason the recorder contradicts: the skipper issued no fewer of that call."""
+        place = reason.waiter.wait.user[:1]
+        if not place:
+            return reason
+        waiting = [self._count(r, place[0]) for r in reason.waiter.ranks]
+        skipping = [self._count(r, place[0]) for r in reason.skipper.ranks]
+        known = [c for c in waiting if c] and all(c is not None for c in skipping)
+        if known and min(c for c in skipping if c is not None) > max(c or 0 for c in waiting):
+            return replace(reason, score=reason.score * 0.5)
+        return reason
+
+    def _count(self, rank: int, place: Place) -> int | None:
+        """How often a rank called a collective from a place; None without a history."""
+        flight = self.by_rank[rank].evidence.flight
+        if flight is None or flight.only_active or not flight.entries:
+            return None
+        if not any(e.frames for e in flight.entries):
+            return None
+        return sum(
+            any(f.line == place.line and f.file == place.file for f in e.frames)
+            for e in flight.entries
+        )
+
+    def _suspect(self, reason: Reason, alike: list[Reason]) -> Suspect:
+        category = category_of(reason)
+        waiter, skipper = reason.waiter, reason.skipper
+        ranks = self._guilty(reason, category, alike)
+        inner = waiter.wait.user[0] if waiter.wait.user else reason.place
+        if reason.kind == "condition" and self._is_state_collective(waiter.wait):
+            category = "checkpoint_collective_on_one_rank"
+        summary, why = self._prose(reason, category, inner)
+        victims = () if ranks == "all" else tuple(r for r in self.world if r not in ranks)
+        return Suspect(
+            category=category,
+            ranks=ranks,
+            places=self._places(reason, category, inner),
+            confidence=_confidence(reason),
+            summary=summary,
+            why=tuple(why),
+            against=self._against(reason),
+            advice=_ADVICE.get(category, ""),
+            victims=victims if skipper.ranks else (),
+        )
+
+    def _guilty(self, reason: Reason, category: str, alike: list[Reason]) -> Ranks:
+        waiter = sorted({r for a in alike for r in a.waiter.ranks})
+        skipper = sorted({r for a in alike for r in a.skipper.ranks})
+        if category == "uneven_inputs":
+            return "all"
+        if reason.kind != "condition":
+            return tuple(skipper)
+        if RANK in reason.tags and reason.score >= RANK_LIKELY:
+            return tuple(waiter)
+        if FILE in reason.tags:
+            return tuple(waiter)
+        return tuple(skipper if len(skipper) < len(waiter) else waiter)
+
+    def _places(self, reason: Reason, category: str, inner: Place) -> tuple[Place, ...]:
+        mine = reason.skipper.wait.user[:1]
+        if reason.kind == "condition":
+            return (inner, reason.place)
+        if reason.kind == "handler":
+            covered = [
+                p
+                for p in reason.waiter.wait.user
+                if short(p.name) == short(reason.place.name) and p.file == reason.place.file
+            ]
+            return (reason.place, *(covered or [inner]))
+        if reason.kind in ("loop", "while", "break") and not reason.repeats:
+            return (reason.place, *mine, inner)
+        if reason.kind == "forward" and not reason.text:
+            return (inner, *mine)
+        del category
+        return (reason.place, inner, *mine)
+
+    def _is_state_collective(self, wait: Wait) -> bool:
+        """Whether the wait is inside a state dictionary or checkpoint call."""
+        if wait.op in STATE_COLLECTIVES or "state_dict" in wait.op or "checkpoint" in wait.op:
+            return True
+        if not wait.user or wait.user[0].line is None:
+            return False
+        function = self.project.enclosing(wait.user[0].file, wait.user[0].line)
+        if function is None:
+            return False
+        for call in line_calls(function, wait.user[0].line)[1]:
+            known = collective_kind(call, function.module)
+            if known is not None and known[1] == "state":
+                return True
+        library = wait.thread.frames if wait.thread is not None else ()
+        return any("distributed/checkpoint" in (p.file or "") for p in library)
+
+    def _prose(self, reason: Reason, category: str, inner: Place) -> tuple[str, list[str]]:
+        waiter, skipper = reason.waiter, reason.skipper
+        they, others = rank_phrase(waiter.ranks), rank_phrase(skipper.ranks)
+        waits = "waits" if len(waiter.ranks) == 1 else "wait"
+        never = "never enters" if len(skipper.ranks) == 1 else "never enter"
+        op, where = waiter.wait.op, at(inner, self.project)
+        here = at(reason.place, self.project)
+        why = [
+            f"{they} {waits} in `{op}` at {where}",
+            f"{others} {'is' if len(skipper.ranks) == 1 else 'are'} in `{skipper.wait.op}` at "
+            f"{at(skipper.wait.user[0] if skipper.wait.user else None, self.project)}",
+        ]
+        if reason.kind == "condition":
+            summary = f"{they} {waits} in a {op} that {others} {never}"
+            why.append(f"the call stands under `if {reason.text}` at {here}")
+            why += self._group_hint(waiter.wait)
+        elif reason.kind == "guard":
+            summary = f"{others} passed the {op} that {they} {waits} in, by `{reason.jump}`"
+            why.append(f"`if {reason.text}` at {here} leads to `{reason.jump}` before the call")
+        elif reason.kind == "handler":
+            summary = f"{others} swallowed an error and went past the {op} that {they} {waits} in"
+            why.append(f"`except {reason.text}` at {here} lets the program go on ({reason.jump})")
+        elif reason.kind == "break":
+            summary = f"{others} left the loop in which {they} still {waits}: `{reason.text}`"
+            why.append(f"`if {reason.text}` at {here} leads to `{reason.jump}` out of the loop")
+        elif category == "collective_count_mismatch":
+            summary = f"ranks issue different numbers of {op}: {others} fewer than {they}"
+            why.append(f"the call stands in `for ... in {reason.text}` at {here}, once an item")
+        elif category == "uneven_inputs":
+            summary = f"ranks run out of data at different steps: {others} first"
+            why.append(f"the loop over `{reason.text}` at {here} is left by {others} only")
+        elif reason.kind == "while":
+            summary = f"{others} left the loop `while {reason.text}` in which {they} still {waits}"
+            why.append(f"the condition at {here} is decided by each rank for itself")
+        else:
+            summary = f"the backward pass of {others} needed fewer all-reduces than that of {they}"
+            if reason.text:
+                why.append(
+                    f"the model runs a part only if `{reason.text}` at {here}: where it does not, "
+                    "those parameters get no gradient and their bucket is not reduced"
+                )
+        if reason.tags & LOCAL and reason.text:
+            names = ", ".join(sorted(reason.tags & LOCAL))
+            why.append(f"`{reason.text}` depends on: {names}, so ranks may decide differently")
+        return summary, why
+
+    def _group_hint(self, wait: Wait) -> list[str]:
+        """Say so where the function's other collectives name a group and this one does not."""
+        if not wait.user or wait.user[0].line is None:
+            return []
+        function = self.project.enclosing(wait.user[0].file, wait.user[0].line)
+        if function is None:
+            return []
+        mine = line_calls(function, wait.user[0].line)[1]
+        if any(k.arg == "group" for c in mine for k in c.keywords):
+            return []
+        for call in (n for n in function.own_nodes if isinstance(n, ast.Call)):
+            if collective_kind(call, function.module) and any(
+                k.arg == "group" for k in call.keywords
+            ):
+                return [
+                    "other collectives of that function name a group; this one runs on all ranks"
+                ]
+        return []
+
+    def _against(self, reason: Reason) -> tuple[str, ...]:
+        found = []
+        if reason.score < 0.6:
+            found.append("the source allows other readings; the condition's values were not seen")
+        silent = [v.rank for v in self.views if v.wait is None]
+        if silent:
+            found.append(f"where {rank_phrase(silent)} stands was not seen")
+        return tuple(found)
+
+    def apart(self, found: Sequence[Suspect]) -> list[Suspect]:
+        """Without source or recorder: the ranks that wait elsewhere than most."""
+        if found or len(self.groups) < 2:
+            return []
+        odd = self._odd_group()
+        rest = [g for g in self.groups if g is not odd]
+        explicit = odd.wait.kind == "collective"
+        return [
+            Suspect(
+                category="rank_conditional_collective" if explicit else "divergent_control_flow",
+                ranks=odd.ranks,
+                places=odd.wait.user[:2],
+                confidence=0.5,
+                summary=f"{rank_phrase(odd.ranks)} wait in `{odd.wait.op}`, "
+                f"{rank_phrase(rest[0].ranks)} in `{rest[0].wait.op}`",
+                why=tuple(
+                    f"{rank_phrase(g.ranks)}: `{g.wait.op}` at {at(innermost(g.wait), self.project)}"
+                    for g in self.groups[:6]
+                ),
+                against=("why they went apart was not seen: the source tells no condition",),
+                advice=_ADVICE["rank_conditional_collective"],
+                action="investigate",
+                victims=tuple(r for r in self.world if r not in odd.ranks),
+            )
+        ]
+
+    def _odd_group(self) -> Group:
+        """The smallest group; among equals the one in an explicit collective."""
+        return min(self.groups, key=lambda g: (len(g.ranks), g.wait.kind != "collective", g.ranks))
+
+    # two threads of one rank in collectives of one group
+    def two_threads(self) -> list[Suspect]:
+        """Return ranks whose background thread issues collectives beside the training thread."""
+        inside: dict[int, Wait] = {}
+        for view in self.views:
+            for other in view.threads[1:]:
+                if other.is_distributed and other.user and view.wait is not other:
+                    inside[view.rank] = other
+        if not inside:
+            return []
+        wait = next(iter(inside.values()))
+        if not self._is_default_group(wait):
+            return []
+        beside = [r for r in inside if self._waits_too(r)]
+        start = self._start_of(wait)
+        ranks: Ranks = "all" if 2 * len(inside) >= len(self.world) else tuple(sorted(inside))
+        name = wait.thread.name if wait.thread is not None else "a thread"
+        return [
+            Suspect(
+                category="collective_order_mismatch",
+                ranks=ranks,
+                places=(*wait.user[:1], *start, *wait.user[1:2]),
+                confidence=0.92 if beside else 0.6,
+                summary=f"two threads of {rank_phrase(sorted(inside))} issue collectives on one "
+                "group, in an order that differs between ranks",
+                why=(
+                    f"thread '{name}' is in `{wait.op}` at {at(wait.user[0], self.project)} while "
+                    "the training thread is in a collective of the same group",
+                    "the order in which the two threads enqueue is not the same on every rank",
+                ),
+                advice="issue all collectives of a group from one thread, or give the background "
+                "thread a process group of its own (dist.new_group)",
+            )
+        ]
+
+    def _waits_too(self, rank: int) -> bool:
+        wait = self.by_rank[rank].wait
+        return wait is not None and wait.is_distributed
+
+    def _is_default_group(self, wait: Wait) -> bool:
+        place = wait.user[0]
+        function = self.project.enclosing(place.file, place.line)
+        if function is None or place.line is None:
+            return True
+        calls = line_calls(function, place.line)[1]
+        return not any(k.arg == "group" for c in calls for k in c.keywords)
+
+    def _start_of(self, wait: Wait) -> list[Place]:
+        names = {short(p.name) for p in wait.user}
+        starts = thread_starts(self.project, self.divergence.calls)
+        return [s.place for s in starts if s.target.name in names][:1]
+
+    # point to point
+    def point_to_point(self) -> list[Suspect]:
+        """Return ranks that wait in sends and receives which do not meet."""
+        waiting = [v for v in self.views if v.wait is not None and v.wait.kind == "point_to_point"]
+        if len(waiting) < 2:
+            return []
+        others = [v for v in self.views if v not in waiting and v.wait is not None]
+        ops = {v.wait.op for v in waiting if v.wait is not None}
+        ranks = [v.rank for v in waiting]
+        first = next((v.wait for v in waiting if v.wait and v.wait.user), None)
+        what = f"`{next(iter(ops))}`" if len(ops) == 1 else "sends and receives that do not meet"
+        return [
+            Suspect(
+                category="collective_order_mismatch",
+                ranks=self._everyone(ranks) if len(ranks) != 2 else tuple(sorted(ranks)),
+                places=first.user[:2] if first is not None else (),
+                confidence=0.9 if len(ops) == 1 and not others else 0.6,
+                summary=f"{rank_phrase(ranks)} all wait in {what}: each waits for the other to "
+                "take the opposite part",
+                why=tuple(
+                    f"rank {v.rank} is in `{v.wait.op}` at "
+                    f"{at(v.wait.user[0] if v.wait.user else None, self.project)}"
+                    for v in waiting[:6]
+                    if v.wait is not None
+                ),
+                advice="let one side send first and the other receive first, or post both with "
+                "dist.batch_isend_irecv",
+                victims=tuple(v.rank for v in others),
+            )
+        ]
+
+    # store keys
+    def store(self, waiting: Sequence[RankView]) -> list[Suspect]:
+        """Return why a key that ranks wait for in the store is not set."""
+        first = waiting[0].wait
+        if first is None:
+            return []
+        ranks = [v.rank for v in waiting]
+        away = [v.rank for v in self.views if v.rank not in ranks]
+        reasons = self._unset(away)
+        where = first.user[:2]
+        text = f"{rank_phrase(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in the store"
+        waits = Suspect(
+            category="polling_wait",
+            ranks=tuple(ranks),
+            places=where,
+            confidence=0.6,
+            summary=f"{text} for a key that nobody sets",
+            why=(f"they are in `{first.op}` at {at(where[0] if where else None, self.project)}",),
+            advice="set the key on every path, also on errors; or broadcast the result instead",
+            victims=tuple(away),
+        )
+        return [*(self._skipped_set(r, away, first, text) for r in reasons[:1]), waits]
+
+    def _unset(self, away: list[int]) -> list[tuple[float, Place, str, str]]:
+        """Conditions under which the ranks that do not wait leave before ``store.set``."""
+        found: list[tuple[float, Place, str, str]] = []
+        depends = self.divergence.depends
+        for function in self.project.functions:
+            for node in function.own_nodes:
+                if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                    continue
+                is_store = "store" in ast.unparse(node.func.value).lower()
+                if not is_store or node.func.attr not in ("set", "add", "compare_set"):
+                    continue
+                for guard in guards(function, node.lineno):
+                    tags = depends.of(guard.test, function)
+                    if tags & LOCAL and guard.jump in ("return", "continue", "break"):
+                        place = function.place(guard.line)
+                        found.append((0.8, place, guard.text, guard.jump))
+                for block in blocks(function, node.lineno):
+                    if block.kind == "if" and block.test is not None:
+                        tags = depends.of(block.test, function)
+                        if tags & LOCAL and RANK not in tags:
+                            place = function.place(block.line)
+                            found.append((0.7, place, block.text, "another branch"))
+                for handler in swallowing_handlers(function, node.lineno):
+                    place = function.place(handler.line)
+                    found.append((0.65, place, handler.types, "except"))
+        del away
+        return sorted(found, key=lambda f: -f[0])
+
+    def _skipped_set(
+        self, reason: tuple[float, Place, str, str], away: list[int], wait: Wait, text: str
+    ) -> Suspect:
+        score, place, condition, jump = reason
+        category = "exception_swallowed" if jump == "except" else "divergent_control_flow"
+        return Suspect(
+            category=category,
+            ranks=tuple(away),
+            places=(place, *wait.user[:1]),
+            confidence=score if away else 0.3,
+            summary=f"{text} for a key that {rank_phrase(away) if away else 'nobody'} did not set",
+            why=(
+                f"`{condition}` at {at(place, self.project)} leads past `store.set` by {jump}",
+                f"they are in `{wait.op}` at {at(innermost(wait), self.project)}",
+            ),
+            advice="set the key on every path, also on errors; or broadcast the result instead",
+            victims=tuple(r for r in self.world if r not in away),
+        )
+
+    # recorder alone
+    def from_recorder(self) -> list[Suspect]:
+        """Return what the Flight Recorder alone tells: mismatches, and who did not come."""
+        records = {v.rank: v.evidence.flight for v in self.views if v.evidence.flight is not None}
+        if not records:
+            return []
+        found = [self._mismatch(m) for m in mismatches(records)[:1]]
+        behind = lags(records)
+        if behind and not found:
+            found.append(self._missing(absent(behind), behind[0].entry.op))
+        return found
+
+    def _missing(self, ranks: tuple[int, ...], op: str) -> Suspect:
+        silent = [r for r in ranks if not self._entries(r)]
+        places = [
+            p
+            for r in ranks
+            if (last := self.by_rank[r].last) is not None
+            for p in last.frames
+            if self.project.contains(p.file)
+        ][:2]
+        all_silent = len(silent) == len(ranks)
+        summary = f"{rank_phrase(ranks)} never came to the collective the others wait in ({op})"
+        why = [f"the other members have issued it; {rank_phrase(ranks)} have not"]
+        if all_silent:
+            why.append("their recorders hold no unfinished entry at all: they issue nothing")
+        return Suspect(
+            category="thread_lock_deadlock" if all_silent else "polling_wait",
+            ranks=tuple(sorted(ranks)),
+            places=tuple(places),
+            confidence=0.55,
+            summary=summary,
+            why=tuple(why),
+            against=("what they do instead was not seen: their stacks are missing",),
+            advice="take stacks of these ranks (eroica collect --pid); a held GIL, a lock or a "
+            "failing device look alike in the recorder",
+            action="investigate",
+            victims=tuple(r for r in self.world if r not in ranks),
+        )
+
+    def _entries(self, rank: int) -> int:
+        flight = self.by_rank[rank].evidence.flight
+        return len(flight.entries) if flight is not None else 0
+
+    def _mismatch(self, mismatch: Mismatch) -> Suspect:
+        odd = self._odd(mismatch)
+        category = {
+            "shape": "collective_shape_mismatch",
+            "dtype": "collective_dtype_mismatch",
+        }.get(mismatch.kind, "rank_conditional_collective")
+        entry = mismatch.entries[odd[0]]
+        places = tuple(p for p in entry.frames if self.project.contains(p.file))[:2]
+        theirs = ", ".join(sorted({mismatch.odd.get(r, mismatch.majority) for r in odd}))
+        others = mismatch.majority if odd[0] in mismatch.odd else next(iter(mismatch.odd.values()))
+        return Suspect(
+            category=category,
+            ranks=tuple(odd),
+            places=places,
+            confidence=0.65 if mismatch.kind == "op" else 0.85,
+            summary=f"{rank_phrase(odd)} came to collective #{mismatch.sequence} with "
+            f"{mismatch.kind} {theirs}, the others with {others}",
+            why=(
+                f"group {mismatch.group or '0'}, collective #{mismatch.sequence}: {theirs} on "
+                f"{rank_phrase(odd)}, {others} on the other ranks",
+            ),
+            advice=_ADVICE.get(category, ""),
+            victims=tuple(r for r in self.world if r not in odd),
+        )
+
+    def _odd(self, mismatch: Mismatch) -> list[int]:
+        """The minority; among equals, who came with something else than gradients."""
+        odd = sorted(mismatch.odd)
+        rest = sorted(r for r in mismatch.entries if r not in mismatch.odd)
+        if len(odd) == len(rest) and all(mismatch.entries[r].op == "all_reduce" for r in odd):
+            return rest
+        return odd
+
+
+def _key(reason: Reason) -> tuple[str, str | None, int | None]:
+    return (reason.kind, reason.place.file, reason.place.line)
+
+
+def _confidence(reason: Reason) -> float:
+    return 0.97 if reason.score >= 1.0 else 0.25 + 0.75 * reason.score
+
+
+_ADVICE = {
+    "rank_conditional_collective": "let every rank of the group reach the collective: move it out "
+    "of the condition, or give it a group of the ranks that enter",
+    "checkpoint_collective_on_one_rank": "call the state dictionary on every rank and write the "
+    "file on one",
+    "collective_count_mismatch": "make the number of collectives the same on every rank: iterate "
+    "over a fixed list, contribute zeros where a rank has nothing",
+    "uneven_inputs": "give every rank as many batches (drop_last, or the minimum over ranks), or "
+    "wrap the loop in torch's Join context",
+    "divergent_control_flow": "decide together: all_reduce or broadcast the flag before the branch",
+    "exception_swallowed": "tell the other ranks of the error (all_reduce a flag) or re-raise it",
+    "collective_shape_mismatch": "make the operands of the collective the same size on every rank",
+    "collective_dtype_mismatch": "make the operands of the collective the same type on every rank",
+    "collective_order_mismatch": "issue the collectives in one order on every rank",
+}

@@ -1,0 +1,198 @@
+"""One rank of a stuck job seen as a whole: where it waits, since when, what its threads do."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from eroica.localize.source import Project
+from eroica.localize.waits import Wait, classify
+from eroica.records import (
+    CollectiveEntry,
+    JobEvidence,
+    Place,
+    ProcessStacks,
+    RankEvidence,
+    ThreadStack,
+)
+
+_OURS = ("eroica",)
+_BACKGROUND = frozenset(
+    {"QueueFeederThread", "pt_autograd", "pt_gloo", "_serve", "pt_main_thread", "asyncio_0"}
+)
+_IDLE_MAIN = frozenset({"thread", "future", "event", "queue_get"})
+"""Waits of a main thread that hands the training to another thread."""
+
+
+@dataclass(frozen=True)
+class Child:
+    """A forked or spawned process of a rank: a loader worker, a helper."""
+
+    pid: int | None
+    waits: tuple[Wait, ...]
+    """Of its threads, main first."""
+    is_worker: bool
+    """A DataLoader worker."""
+
+    @property
+    def main(self) -> Wait | None:
+        return self.waits[0] if self.waits else None
+
+
+@dataclass(frozen=True)
+class RankView:
+    """What is known of one rank. ``wait`` is where its training stands."""
+
+    rank: int
+    evidence: RankEvidence
+    wait: Wait | None
+    source: str
+    """``stacks``, ``flight``, ``stall``, ``traceback`` or ``""``."""
+    threads: tuple[Wait, ...] = ()
+    """Of the newest sample, main first, without the tool's own and library helpers."""
+    children: tuple[Child, ...] = ()
+    last: CollectiveEntry | None = None
+    """Newest Flight Recorder entry."""
+    pending: tuple[CollectiveEntry, ...] = ()
+    """Entries not retired, oldest first."""
+    is_moving: bool = False
+    """Its training thread changed between the samples, or was on CPU in all of them."""
+    main_wait: Wait | None = field(default=None, compare=False)
+
+    @property
+    def has_exited(self) -> bool:
+        return self.evidence.exit is not None
+
+    @property
+    def num_steps(self) -> int | None:
+        steps = self.evidence.steps
+        return steps.first_step + len(steps.start_ns) if steps is not None else None
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it waits for something other than its peers."""
+        return self.wait is not None and not self.wait.is_distributed and not self.has_exited
+
+
+def view(evidence: RankEvidence, project: Project) -> RankView:
+    """Condense one rank's evidence."""
+    flight = evidence.flight
+    entries = flight.entries if flight is not None else ()
+    last = max(entries, key=lambda e: e.record_id, default=None)
+    pending = tuple(e for e in entries if not _is_done(e))
+    threads = _threads(evidence, project)
+    wait, source = _training_wait(evidence, threads, pending, project)
+    return RankView(
+        rank=evidence.rank,
+        evidence=evidence,
+        wait=wait,
+        source=source,
+        threads=threads,
+        children=tuple(_child(c, project) for c in evidence.children),
+        last=last,
+        pending=pending,
+        is_moving=_is_moving(evidence, wait),
+        main_wait=threads[0] if threads else None,
+    )
+
+
+def views(evidence: JobEvidence, project: Project) -> list[RankView]:
+    return [view(rank, project) for rank in sorted(evidence.ranks, key=lambda r: r.rank)]
+
+
+def _is_done(entry: CollectiveEntry) -> bool:
+    return entry.is_retired or entry.state == "completed"
+
+
+def _threads(evidence: RankEvidence, project: Project) -> tuple[Wait, ...]:
+    if not evidence.stacks:
+        return ()
+    sample = evidence.stacks[-1]
+    states = {t.os_thread_id: t for t in evidence.process.threads} if evidence.process else {}
+    found: list[Wait] = []
+    for thread in _main_first(sample):
+        if thread.name.startswith(_OURS) or thread.name in _BACKGROUND:
+            continue
+        state = states.get(thread.os_thread_id) if thread.os_thread_id is not None else None
+        found.append(classify(thread, project, state))
+    return tuple(found)
+
+
+def _main_first(sample: ProcessStacks) -> list[ThreadStack]:
+    threads = list(sample.threads)
+    threads.sort(key=lambda t: not (t.is_main or t.name == "MainThread"))
+    return threads
+
+
+def _training_wait(
+    evidence: RankEvidence,
+    threads: tuple[Wait, ...],
+    pending: tuple[CollectiveEntry, ...],
+    project: Project,
+) -> tuple[Wait | None, str]:
+    """The wait that holds the training, and which evidence tells it."""
+    if threads:
+        main = threads[0]
+        if main.kind in _IDLE_MAIN:
+            inside = [w for w in threads[1:] if w.is_distributed and w.user]
+            if len(inside) == 1 and main.kind in ("thread", "future"):
+                return inside[0], "stacks"
+        return main, "stacks"
+    if pending:
+        return entry_wait(pending[0], project), "flight"
+    if evidence.stalls:
+        thread = _main_first(evidence.stalls[-1].stacks)[:1]
+        if thread:
+            return classify(thread[0], project), "stall"
+    if evidence.exit is not None and evidence.exit.frames:
+        return classify(ThreadStack(frames=evidence.exit.frames), project), "traceback"
+    return None, ""
+
+
+def entry_wait(entry: CollectiveEntry, project: Project) -> Wait:
+    """A Flight Recorder entry as a wait: where the call was made, and what it was."""
+    if entry.frames:
+        wait = classify(ThreadStack(frames=entry.frames, name=entry.thread_name), project)
+        if wait.is_distributed:
+            return wait
+    user = tuple(p for p in entry.frames if project.contains(p.file))
+    op = entry.op.split(" ")[0]
+    kind = "point_to_point" if entry.is_p2p or op in ("send", "recv") else "collective"
+    return Wait("point_to_point" if kind == "point_to_point" else "collective", op, user)
+
+
+def _child(sample: ProcessStacks, project: Project) -> Child:
+    waits = tuple(classify(t, project) for t in _main_first(sample) if t.name not in _BACKGROUND)
+    frames = [f for t in sample.threads for f in t.frames]
+    is_worker = any(f.name.endswith("_worker_loop") for f in frames)
+    return Child(sample.pid, waits, is_worker)
+
+
+def _is_moving(evidence: RankEvidence, wait: Wait | None) -> bool:
+    """Two samples decide; one sample alone never says that a rank moves."""
+    if len(evidence.stacks) < 2 or wait is None or wait.thread is None:
+        return False
+    last = wait.thread
+    before = [
+        t
+        for t in evidence.stacks[-2].threads
+        if (t.os_thread_id == last.os_thread_id and t.os_thread_id is not None)
+        or (t.is_main and last.is_main)
+    ]
+    if not before:
+        return False
+    is_same = before[0].frames == last.frames
+    return (not is_same) or bool(before[0].is_active and last.is_active)
+
+
+def innermost(wait: Wait | None) -> Place | None:
+    return wait.user[0] if wait is not None and wait.user else None
+
+
+def sites(entries: Iterable[CollectiveEntry], project: Project) -> list[tuple[str, str, int]]:
+    """Return (op, file, line) of the innermost user frame of each entry, in order."""
+    found = []
+    for entry in entries:
+        place = next((p for p in entry.frames if project.contains(p.file)), None)
+        found.append(
+            (entry.op, (place.file or "") if place else "", (place.line or 0) if place else 0)
+        )
+    return found
