@@ -1,22 +1,135 @@
-"""The glue between an incident and a language model: explanation and patch, each optional."""
+"""The glue between an incident and a language model: explanation and patch, each optional.
 
+Whatever goes wrong with a model ends as one line on stderr; the rule-written text and the
+fixers' patches are there already.
+"""
+
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from eroica.errors import ModelError
+import msgspec
+
+from eroica.commands import output
 from eroica.incident import IncidentFolder
 from eroica.pipeline import Progress
 from eroica.records import Incident, Patch
 
+if TYPE_CHECKING:
+    from eroica.explain.asking import Asked
+    from eroica.explain.model import ChatModel
+    from eroica.explain.privacy import Share
+
+MAX_REPAIRS = 2
+
 
 def explain_with_model(
-    folder: IncidentFolder, model: str | None, *, progress: Progress, quiet: bool
+    folder: IncidentFolder,
+    model: str | None,
+    *,
+    share: str = "functions",
+    progress: Progress,
+    quiet: bool = False,
 ) -> None:
-    """Ask the model to explain; on any failure the rule-written text stays, with one line why."""
-    raise ModelError("models are not wired yet")
+    """Ask the model to explain the first cause and keep its checked answer in the incident."""
+    from eroica.explain import ask
+    from eroica.explain.model import resolve
+
+    chosen = resolve(model)
+    if not folder.read_incident().causes:
+        return
+    progress(f"asking {chosen.name} to explain")
+    show = None if quiet or not sys.stderr.isatty() else _to_stderr
+    asked = ask(folder, chosen, "explain", share=_share(share), on_token=show, may_send=may_send)
+    _tell(asked)
+    rules = folder.read_diagnoses()
+    if not asked.is_answered:
+        note = (f"written by rule: {asked.reason}",)
+        rules = [msgspec.structs.replace(rules[0], notes=note), *rules[1:]] if rules else rules
+        folder.write_diagnoses(rules)
+        return
+    answered = asked.diagnoses[0]
+    others = [one for one in rules if one.cause != answered.cause]
+    folder.write_diagnoses([answered, *others])
 
 
 def patches_from_model(
-    folder: IncidentFolder, incident: Incident, root: Path, model: str | None, *, progress: Progress
+    folder: IncidentFolder,
+    incident: Incident,
+    root: Path,
+    model: str | None,
+    *,
+    progress: Progress,
+    comment: str = "",
 ) -> list[Patch]:
-    """Ask the model for a patch where one is configured; otherwise return none."""
+    """Ask the model for a patch where one is configured; at most two repair turns."""
+    from eroica.explain.model import is_configured, resolve
+
+    if (model is None and not is_configured()) or not _has_code_fault(incident):
+        return []
+    from eroica.explain import ask, repair
+    from eroica.fix import Refusal, from_answer
+
+    chosen: ChatModel = resolve(model)
+    progress(f"asking {chosen.name} for a patch")
+    number = len(folder.read_patches()) + 1
+    asked = ask(folder, chosen, "patch", source_root=str(root), may_send=may_send)
+    if comment:
+        asked = repair(folder, chosen, asked, [f"a reviewer says: {comment}"])
+    for turn in range(MAX_REPAIRS + 1):
+        if not asked.is_answered:
+            break
+        made = from_answer(asked.text, incident, root, source=f"model {chosen.name}", number=number)
+        if not isinstance(made, Refusal):
+            _tell(asked)
+            return [made]
+        asked.reason = "its patch was refused: " + "; ".join(made.reasons)
+        if turn < MAX_REPAIRS:
+            progress(f"asking {chosen.name} to mend its patch")
+            asked = repair(folder, chosen, asked, list(made.problems))
+    _tell(asked)
     return []
+
+
+def may_send(endpoint: str) -> bool:
+    """Ask the person once before text goes to another machine; nobody there means no."""
+    from eroica.explain.asking import consented
+
+    if consented(endpoint):
+        return True
+    if not output.is_interactive():
+        return False
+    import typer
+
+    return typer.confirm(
+        f"Send the evidence (names and paths replaced, secrets removed) to {endpoint}?",
+        default=False,
+        err=True,
+    )
+
+
+def _has_code_fault(incident: Incident) -> bool:
+    return bool(incident.causes) and incident.causes[0].action in ("patch", "investigate")
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def _share(name: str) -> "Share":
+    from typing import cast, get_args
+
+    from eroica.errors import InputError
+    from eroica.explain.privacy import Share
+
+    if name not in get_args(Share):
+        raise InputError(f"--share {name} is unknown", f"expected {', '.join(get_args(Share))}")
+    return cast("Share", name)
+
+
+def _tell(asked: "Asked") -> None:
+    console = output.stderr()
+    console.print(f"eroica  {asked.model}: {asked.usage}", markup=False)
+    if asked.reason:
+        console.print(f"eroica  the model's answer is not used: {asked.reason}", markup=False)

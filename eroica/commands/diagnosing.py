@@ -25,6 +25,9 @@ def diagnose(
     as_json: JsonOption = False,
     explain: Annotated[bool, typer.Option("--explain", help="Ask the configured model.")] = False,
     model: Annotated[str | None, typer.Option(help="openai:NAME, replay:FILE ...")] = None,
+    share: Annotated[
+        str, typer.Option(help="What a model may see: none, names, functions or files.")
+    ] = "functions",
     baseline: Annotated[
         list[Path] | None, typer.Option(help="The same job when it was healthy.")
     ] = None,
@@ -55,7 +58,7 @@ def diagnose(
         if explain or model:
             from eroica.commands.asking import explain_with_model
 
-            explain_with_model(folder, model, progress=show, quiet=as_json)
+            explain_with_model(folder, model, share=share, progress=show, quiet=as_json)
     if perfetto is not None:
         from eroica.report.perfetto import write_perfetto
 

@@ -15,12 +15,12 @@ PLAIN_WIDTH = 120
 def stdout() -> Console:
     """The console for results. Not a terminal: no color, no wrapping at 80 columns."""
     if sys.stdout.isatty():
-        return Console(highlight=False)
-    return Console(highlight=False, width=PLAIN_WIDTH, soft_wrap=True)
+        return Console(highlight=False, emoji=False)
+    return Console(highlight=False, emoji=False, width=PLAIN_WIDTH, soft_wrap=True)
 
 
 def stderr() -> Console:
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
 def print_bytes(data: bytes) -> None:
