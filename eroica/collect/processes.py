@@ -2,7 +2,9 @@
 
 import os
 import socket
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from eroica.collect import proc
 
@@ -141,8 +143,16 @@ def _job(
         launcher_pid=launcher,
         command=proc.read_command(launcher or first.pid),
         directory=directory,
-        folder=given.get("EROICA_RUN"),
+        folder=given.get("EROICA_RUN") or find_folder_of(first.pid),
     )
+
+
+def find_folder_of(pid: int) -> str | None:
+    """Return the folder in which a rank that imported eroica itself can be reached."""
+    for base in (Path("/dev/shm"), Path(tempfile.gettempdir())):
+        for marker in (base / f"eroica-{os.getuid()}").glob(f"*/pid-{pid}"):
+            return str(marker.parent)
+    return None
 
 
 def _is_launcher(pid: int) -> bool:

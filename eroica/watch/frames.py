@@ -13,6 +13,14 @@ def is_hook_file(path: str | None) -> bool:
     return path is not None and _HOOK.search(path) is not None
 
 
+def is_own_work(frames: tuple[Place, ...]) -> bool:
+    """Whether a stack is eroica's doing: the hook's own thread, or the pause of a window."""
+    return bool(frames) and (
+        is_hook_file(frames[-1].file)
+        or any(is_hook_file(f.file) and "window.py" in (f.file or "") for f in frames)
+    )
+
+
 def without_hook(frames: tuple[Place, ...]) -> tuple[Place, ...]:
     """Return the frames without the hook's wrappers."""
     if not any(is_hook_file(frame.file) for frame in frames):
@@ -31,7 +39,7 @@ def clean_stacks(process: ProcessStacks) -> ProcessStacks:
 
 
 def _is_hook_thread(thread: ThreadStack) -> bool:
-    return bool(thread.frames) and all(is_hook_file(frame.file) for frame in thread.frames[-1:])
+    return bool(thread.frames) and is_hook_file(thread.frames[-1].file)
 
 
 def clean_flight(flight: FlightRecord) -> FlightRecord:

@@ -100,6 +100,15 @@ class WatchedJob:
             folder=str(self.folder) if any(r.ring for r in self.ranks.values()) else None,
         )
 
+    def adopt(self, job: LiveJob) -> None:
+        """Take over the ranks of a job found in /proc, and their rings where there are any."""
+        self.world_size = job.world_size
+        for rank, live in job.ranks.items():
+            self.ranks[rank] = WatchedRank(live, self._new_iteration())
+        for rank, path in find_rings(self.folder).items() if self.folder is not None else ():
+            if rank in self.ranks:
+                self._take_ring(rank, path)
+
     # --- finding ranks
 
     def refresh(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from eroica.collect.spy import CannotTrace, Recording
 from eroica.records import Place, SampledStack, Samples
-from eroica.watch.frames import is_hook_file, without_hook
+from eroica.watch.frames import is_own_work, without_hook
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def _key(
     depth = next((i for i in reversed(range(len(stack.pids))) if stack.pids[i] in ranks), None)
     if depth is None or not stack.frames:
         return None
-    if is_hook_file(stack.frames[0].file):  # our own thread, or a window's pause
+    if is_own_work(stack.frames):
         return None
     frames = without_hook(stack.frames)
     if not frames:
@@ -137,11 +137,13 @@ def _kind_of_child(frames: tuple[Place, ...]) -> str:
 
 
 def _num_samples(stacks: Iterable[SampledStack]) -> int:
-    """Samples taken: those of the thread seen most often (an own one, where there is one)."""
+    """Samples taken: those of the main thread, else of the thread seen most often."""
     counts: dict[tuple[str, str], int] = {}
     for stack in stacks:
         key = (stack.process, stack.thread)
         counts[key] = counts.get(key, 0) + stack.count
+    if ("", "MainThread") in counts:
+        return counts["", "MainThread"]
     own = [count for (process, _), count in counts.items() if not process]
     return max(own or counts.values(), default=0)
 
