@@ -55,13 +55,13 @@ def parse_flight(
     if not data.strip():
         raise InputError(f"{name} is empty", "a Flight Recorder dump was expected", _NEXT)
     defects = list(defects)
-    value = _load(data, name, defects)
+    value, is_cut = _load(data, name, defects)
     if isinstance(value, list):  # torch 2.2
         value = {"version": "", "entries": value}
     if not isinstance(value, Mapping) or not ("entries" in value or "pg_status" in value):
         found = "; ".join(defects) or "it has neither entries nor pg_status"
         raise InputError(f"{name} is no Flight Recorder dump", found, _NEXT)
-    entries = _entries(value.get("entries"), defects)
+    entries = _entries(value.get("entries"), defects, is_cut=is_cut)
     if defects and not entries and not value.get("pg_status"):
         raise InputError(f"nothing can be read from {name}", "; ".join(defects), _NEXT)
     groups, descriptions = _groups(value.get("pg_config"), entries)
@@ -78,11 +78,12 @@ def parse_flight(
     )
 
 
-def _load(data: bytes, name: str, defects: list[str]) -> object:
+def _load(data: bytes, name: str, defects: list[str]) -> tuple[object, bool]:
+    """What the dump holds, and whether its end is missing."""
     if data.lstrip()[:1] in (b"{", b"["):
         loaded = load_json(data)
         defects.extend(loaded.defects)
-        return loaded.value
+        return loaded.value, loaded.is_cut
     pickle = load_plain(data, name)
     rest = len(data) - pickle.num_bytes
     if pickle.defect:
@@ -92,27 +93,37 @@ def _load(data: bytes, name: str, defects: list[str]) -> object:
             f"{rest} more bytes follow the dump at byte {pickle.num_bytes}; they are not read. "
             "Did two ranks write to the same path?"
         )
-    return pickle.value
+    return pickle.value, bool(pickle.defect)
 
 
 # --- entries ----------------------------------------------------------------------------------
 
 
-def _entries(raw: object, defects: list[str]) -> tuple[CollectiveEntry, ...]:
+def _entries(raw: object, defects: list[str], *, is_cut: bool) -> tuple[CollectiveEntry, ...]:
+    """The whole entries. Half of one would lie: without ``retired`` it looks unfinished."""
     if not isinstance(raw, list):
         return ()
     places: dict[tuple[Any, ...], Place] = {}
     entries: list[CollectiveEntry] = []
     num_dropped = 0
-    for item in raw:
-        # The last of a dump that was cut off may lack its second half: state decides.
-        if isinstance(item, Mapping) and "profiling_name" in item and "state" in item:
+    for number, item in enumerate(raw):
+        is_last = is_cut and number == len(raw) - 1
+        if _is_whole(item) and not (is_last and not _has_keys_of(item, raw[0], number)):
             entries.append(_entry(item, len(entries), places))
         else:
             num_dropped += 1
     if num_dropped:
         defects.append(f"{num_dropped} of {len(raw)} entries are incomplete and dropped")
     return tuple(entries)
+
+
+def _is_whole(item: object) -> bool:
+    return isinstance(item, Mapping) and "profiling_name" in item and "state" in item
+
+
+def _has_keys_of(item: Mapping[str, Any], first: object, number: int) -> bool:
+    """Whether the last entry of a cut dump has all that the first has (an only one cannot tell)."""
+    return number > 0 and isinstance(first, Mapping) and first.keys() <= item.keys()
 
 
 def _entry(

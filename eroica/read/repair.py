@@ -19,6 +19,8 @@ class Loaded:
 
     value: Any
     defects: tuple[str, ...] = ()
+    is_cut: bool = False
+    """The document does not end properly: the last of its parts may be incomplete."""
 
 
 def load_json(data: bytes, name: str = "the file") -> Loaded:
@@ -34,10 +36,11 @@ def load_json(data: bytes, name: str = "the file") -> Loaded:
         defects = [f"byte {error.start} is not UTF-8"]
     text = text.lstrip()
     decoder = json.JSONDecoder(strict=False)
+    is_cut = False
     try:
         value, end = decoder.raw_decode(text)
     except json.JSONDecodeError as error:
-        value = _closed(text, error.pos, decoder)
+        value, is_cut = _closed(text, error.pos, decoder), True
         where = len(text[: error.pos].encode("utf-8", "replace"))
         defects.append(f"broken at byte {where} ({error.msg}); what came before it is used")
     except (RecursionError, ValueError) as error:  # nested beyond reason; a number too long
@@ -49,7 +52,7 @@ def load_json(data: bytes, name: str = "the file") -> Loaded:
                 f"more data follows the first document at byte {where}; it is not read. "
                 "Did two ranks write to the same path?"
             )
-    return Loaded(value, tuple(defects))
+    return Loaded(value, tuple(defects), is_cut)
 
 
 def _closed(text: str, position: int, decoder: json.JSONDecoder) -> object:

@@ -152,7 +152,8 @@ class _Machine:
             items = self._pop_mark()
             below = self.stack[-1] if self.stack else None
             if isinstance(below, dict):
-                self._set(items[: len(items) // 2 * 2])
+                pairs = zip(items[::2], items[1::2], strict=False)
+                below.update((key, value) for key, value in pairs if type(key) in _KEY_TYPES)
             elif isinstance(below, list):
                 below.extend(items)
         return self.stack[0] if self.stack else None
