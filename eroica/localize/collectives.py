@@ -147,6 +147,33 @@ def _elements(entry: CollectiveEntry) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def interleaved(records: Mapping[int, FlightRecord]) -> dict[int, CollectiveEntry]:
+    """Return, by rank, an entry of a second thread that issues on a group of the first.
+
+    Only where the ranks' sequences come apart: the same two threads in the same order are no
+    fault. Autograd threads issue the reducer's collectives by right.
+    """
+    found: dict[int, CollectiveEntry] = {}
+    for by_rank in _groups(records).values():
+        if not _comes_apart(by_rank):
+            continue
+        for rank, entries in by_rank.items():
+            own = [e for e in entries if e.thread_id and "autograd" not in e.thread_name]
+            threads = Counter(e.thread_id for e in own)
+            if len(threads) > 1:
+                rarest = min(threads, key=lambda t: threads[t])
+                found[rank] = next(e for e in reversed(own) if e.thread_id == rarest)
+    return found
+
+
+def _comes_apart(by_rank: dict[int, list[CollectiveEntry]]) -> bool:
+    ops: dict[int, set[str]] = {}
+    for entries in by_rank.values():
+        for entry in entries:
+            ops.setdefault(entry.sequence or 0, set()).add(entry.op)
+    return any(len(some) > 1 for some in ops.values())
+
+
 def timeouts_ms(records: Iterable[FlightRecord]) -> int | None:
     """Return the shortest time-out among unfinished entries."""
     values = [

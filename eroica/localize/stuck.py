@@ -7,6 +7,7 @@ Flight Recorder alone gives the roll call. Majority decides who is odd, never th
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from eroica.config import Parameters
 from eroica.localize import stuck_words as words
@@ -70,13 +71,14 @@ def _suspects(
     blocked = [v for v in alive if v.is_blocked]
     found += _blocked(blocked, Blocked(project, divergence.calls), waiting, peers)
     found += peers.two_threads()
-    if not any(s.confidence >= 0.6 for s in found):
-        found += peers.diverged()
-        if not found or max(s.confidence for s in found) < 0.6:
-            found += peers.point_to_point()
-        found += [_fallback(s, found) for s in peers.from_recorder()]
-        found += peers.apart(found)
-    return found
+    if any(s.confidence >= 0.6 for s in found):
+        return found
+    if peers.only_point_to_point():
+        found += peers.point_to_point()
+    else:
+        found += peers.diverged() or peers.point_to_point()
+    found += [_behind(s, found) for s in peers.from_recorder()]
+    return found or peers.apart()
 
 
 def _blocked(
@@ -122,7 +124,7 @@ def _stopped(some: Sequence[RankView], waiting: tuple[int, ...]) -> list[Suspect
             ranks=ranks,
             places=wait.user[:2] if wait is not None else (),
             confidence=0.9,
-            summary=f"{rank_phrase(ranks)} {'is' if len(ranks) == 1 else 'are'} stopped by a signal",
+            summary=f"stopped by a signal: {rank_phrase(ranks)}",
             why=("the kernel shows the process as stopped (state T)",),
             advice="continue it: kill -CONT PID; find who sent SIGSTOP (a debugger, the scheduler)",
             action="investigate",
@@ -131,8 +133,10 @@ def _stopped(some: Sequence[RankView], waiting: tuple[int, ...]) -> list[Suspect
     ]
 
 
-def _fallback(suspect: Suspect, found: Sequence[Suspect]) -> Suspect:
-    return suspect
+def _behind(suspect: Suspect, found: Sequence[Suspect]) -> Suspect:
+    """The recorder's roll call stands behind any reason found in the source."""
+    best = max((s.confidence for s in found), default=1.0)
+    return replace(suspect, confidence=min(suspect.confidence, best - 0.05))
 
 
 def _rank(suspects: Sequence[Suspect]) -> list[Suspect]:
@@ -141,8 +145,6 @@ def _rank(suspects: Sequence[Suspect]) -> list[Suspect]:
 
 def _merge(suspects: Sequence[Suspect]) -> list[Suspect]:
     """Join suspects that say the same of different ranks, and drop repetitions."""
-    from dataclasses import replace
-
     merged: dict[tuple[str, str | None, int | None], Suspect] = {}
     for one in suspects:
         place = one.places[0] if one.places else None

@@ -287,17 +287,20 @@ class Divergence:
         score = (0.62 if tags & LOCAL else WEAK) * fade
         if isinstance(loop, ast.While):
             score = (0.74 if tags & LOCAL else WEAK) * fade
-        elif self._is_even(test, function):
-            score = 0.3 * fade
+        elif self._is_same_everywhere(test, function):
+            score = 0.25 * fade
         elif not tags & LOCAL and self._is_sized_data(test):
-            score = 0.45 * fade
+            score = 0.58 * fade
         return Reason(
             "while" if isinstance(loop, ast.While) else "loop", score, waiter, skipper,
             function.place(block.line), block.text, tags, "", not training,
         )  # fmt: skip
 
-    def _is_even(self, iterable: ast.expr, function: FunctionInfo) -> bool:
-        """Whether a loop runs over a loader whose sampler gives every rank as many batches."""
+    def _is_same_everywhere(self, iterable: ast.expr, function: FunctionInfo) -> bool:
+        """Whether a loop has as many rounds on every rank: a model's parts, a sampled loader."""
+        text = ast.unparse(iterable)
+        if any(f"{part}()" in text for part in ("parameters", "buffers", "modules", "children")):
+            return True
         for name in {n.id for n in ast.walk(iterable) if isinstance(n, ast.Name)}:
             for value in _assigned(function, name):
                 text = ast.unparse(value.node)

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from eroica.localize.collectives import Mismatch, absent, lags, mismatches
+from eroica.localize.collectives import Mismatch, absent, interleaved, lags, mismatches
 from eroica.localize.locks import thread_starts
 from eroica.localize.source import Project
 from eroica.localize.source_calls import STATE_COLLECTIVES, collective_kind
@@ -20,7 +20,7 @@ from eroica.localize.stuck_divergence import (
 from eroica.localize.stuck_suspect import Ranks, Suspect, at
 from eroica.localize.stuck_view import RankView, innermost
 from eroica.localize.waits import Wait, line_calls, short
-from eroica.records import Place
+from eroica.records import CollectiveEntry, Place
 from eroica.units import rank_phrase
 
 
@@ -235,9 +235,9 @@ class Peers:
             found.append(f"where {rank_phrase(silent)} stands was not seen")
         return tuple(found)
 
-    def apart(self, found: Sequence[Suspect]) -> list[Suspect]:
+    def apart(self) -> list[Suspect]:
         """Without source or recorder: the ranks that wait elsewhere than most."""
-        if found or len(self.groups) < 2:
+        if len(self.groups) < 2:
             return []
         odd = self._odd_group()
         rest = [g for g in self.groups if g is not odd]
@@ -251,7 +251,7 @@ class Peers:
                 summary=f"{rank_phrase(odd.ranks)} wait in `{odd.wait.op}`, "
                 f"{rank_phrase(rest[0].ranks)} in `{rest[0].wait.op}`",
                 why=tuple(
-                    f"{rank_phrase(g.ranks)}: `{g.wait.op}` at {at(innermost(g.wait), self.project)}"
+                    f"{rank_phrase(g.ranks)} at {at(innermost(g.wait), self.project)}"
                     for g in self.groups[:6]
                 ),
                 against=("why they went apart was not seen: the source tells no condition",),
@@ -318,6 +318,10 @@ class Peers:
         return [s.place for s in starts if s.target.name in names][:1]
 
     # point to point
+    def only_point_to_point(self) -> bool:
+        """Whether every rank that waits for peers does so in a send or a receive."""
+        return bool(self.groups) and all(g.wait.kind == "point_to_point" for g in self.groups)
+
     def point_to_point(self) -> list[Suspect]:
         """Return ranks that wait in sends and receives which do not meet."""
         waiting = [v for v in self.views if v.wait is not None and v.wait.kind == "point_to_point"]
@@ -424,11 +428,32 @@ class Peers:
         records = {v.rank: v.evidence.flight for v in self.views if v.evidence.flight is not None}
         if not records:
             return []
+        mixed = interleaved(records)
+        if len(mixed) * 2 >= len(records):
+            return [self._interleaved(mixed)]
         found = [self._mismatch(m) for m in mismatches(records)[:1]]
         behind = lags(records)
         if behind and not found:
             found.append(self._missing(absent(behind), behind[0].entry.op))
         return found
+
+    def _interleaved(self, mixed: dict[int, CollectiveEntry]) -> Suspect:
+        """Entries of one group from two threads, one of them waiting beside the other."""
+        entry = next(iter(mixed.values()))
+        places = tuple(p for p in entry.frames if self.project.contains(p.file))[:2]
+        wait = Wait("collective", entry.op, places)
+        return Suspect(
+            category="collective_order_mismatch",
+            ranks=self._everyone(list(mixed)) if len(mixed) < len(self.world) else "all",
+            places=(*places[:1], *self._start_of(wait), *places[1:]),
+            confidence=0.7,
+            summary=f"two threads of {rank_phrase(sorted(mixed))} issue collectives on one group",
+            why=(
+                "the recorder shows calls of two threads in one group's sequence, at places that "
+                "differ between ranks",
+            ),
+            advice=_ADVICE["collective_order_mismatch"],
+        )
 
     def _missing(self, ranks: tuple[int, ...], op: str) -> Suspect:
         silent = [r for r in ranks if not self._entries(r)]
