@@ -53,7 +53,7 @@ def _show(job: Path, *, yes: bool, num_ranks: int) -> int:
     with output.progress() as say:
         say(f"starting {job.name}: torchrun --nproc_per_node={num_ranks} train.py")
         with contextlib.chdir(job):
-            result = watch(command, once=True, after_s=20, progress=say)
+            result = watch(command, once=True, after_s=20, source_root=str(job), progress=say)
         folder = pipeline.conclude(pipeline.gathered_from_watch(result), progress=say)
     incident = folder.read_incident()
     terminal.print_incident(console, incident, folder.read_diagnoses())

@@ -109,6 +109,16 @@ def gathered_from_watch(result: "WatchResult") -> Gathered:
     return Gathered(result.evidence, list(result.patterns), source="live", is_live=True)
 
 
+def source_root_of(command: Sequence[str], folder: Path | None = None) -> Path:
+    """Where the project of a command lies: here, or beside its script if that lies elsewhere."""
+    here = (folder or Path.cwd()).resolve()
+    for word in command:
+        script = (here / word).resolve()
+        if word.endswith(".py") and script.is_file():
+            return here if script.is_relative_to(here) else script.parent
+    return here
+
+
 def conclude(
     gathered: Gathered,
     *,

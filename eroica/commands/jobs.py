@@ -61,7 +61,14 @@ def _run_once(command: list[str], after: float, keep_traces: Path | None, *, as_
     from eroica.watch.run import watch
 
     with output.progress() as show:
-        result = watch(command, once=True, after_s=after, keep_traces=keep_traces, progress=show)
+        result = watch(
+            command,
+            once=True,
+            after_s=after,
+            source_root=str(pipeline.source_root_of(command)),
+            keep_traces=keep_traces,
+            progress=show,
+        )
         folder = pipeline.conclude(pipeline.gathered_from_watch(result), progress=show)
     show_verdict(folder, as_json=as_json)
     return 0
@@ -84,7 +91,12 @@ def _run_on(command: list[str], keep_traces: Path | None, on_incident: str | Non
 
     with output.progress() as show:
         result = watch(
-            command, once=False, keep_traces=keep_traces, progress=show, on_incident=tell
+            command,
+            once=False,
+            source_root=str(pipeline.source_root_of(command)),
+            keep_traces=keep_traces,
+            progress=show,
+            on_incident=tell,
         )
     return result.exit_code or 0
 

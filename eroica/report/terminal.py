@@ -38,7 +38,7 @@ def print_incident(
     for other in incident.causes[1:]:
         _print_other(console, other)
     if incident.ranks_table:
-        console.print(Padding(_ranks_table(incident.ranks_table, first), (1, 0, 0, 2)))
+        _print_table(console, _ranks_table(incident.ranks_table, first))
     elif incident.breakdown and first is not None:
         _print_breakdown(console, incident.breakdown, first)
     console.print()
@@ -146,6 +146,15 @@ def _ranks_table(rows: Sequence[RankRow], first: Cause | None) -> Table:
         cells = [units.ranks(row.ranks), row.last_collective, row.place, since, note]
         table.add_row(*(Text(one_line(cell)) for cell in cells), style="bold" if is_odd else None)
     return table
+
+
+def _print_table(console: Console, table: Table) -> None:
+    """Print a table; without the blanks that fill up its last column."""
+    console.print()
+    with console.capture() as captured:
+        console.print(Padding(table, (0, 0, 0, 2)))
+    for line in captured.get().splitlines():
+        console.print(Text.from_ansi(line.rstrip()), soft_wrap=True)
 
 
 def _print_breakdown(console: Console, rows: Sequence[Breakdown], first: Cause) -> None:

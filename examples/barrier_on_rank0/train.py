@@ -55,7 +55,7 @@ def train(epochs: int, checkpoint_every: int, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--checkpoint-every", type=int, default=40)
     parser.add_argument("--folder", type=Path, default=Path("checkpoints"))
     options = parser.parse_args()
