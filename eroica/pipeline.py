@@ -4,6 +4,7 @@ Each entry point gathers a ``JobEvidence`` and ``RankPatterns``; ``conclude`` lo
 by rule and writes the folder. No stage is imported before it is needed.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -119,6 +120,20 @@ def source_root_of(command: Sequence[str], folder: Path | None = None) -> Path:
     return here
 
 
+def guess_source_root(evidence: JobEvidence) -> str | None:
+    """The folder of the script that most ranks run, where it is on this machine too."""
+    scripts: Counter[str] = Counter()
+    for one in evidence.ranks:
+        for thread in (thread for stacks in one.stacks for thread in stacks.threads):
+            if thread.is_main and thread.frames and thread.frames[-1].name == "<module>":
+                scripts[thread.frames[-1].file or ""] += 1
+    for script, _ in scripts.most_common():
+        path = Path(script)
+        if path.is_absolute() and path.is_file() and "site-packages" not in path.parts:
+            return str(path.parent)
+    return None
+
+
 def conclude(
     gathered: Gathered,
     *,
@@ -130,6 +145,9 @@ def conclude(
     from eroica.explain import explain
 
     progress("comparing ranks")
+    if gathered.evidence.source_root is None:
+        root_found = guess_source_root(gathered.evidence)
+        gathered.evidence = msgspec.structs.replace(gathered.evidence, source_root=root_found)
     parameters = load()
     verdict = localize(gathered, baseline, parameters)
     category = verdict.causes[0].category if verdict.causes else verdict.symptom
