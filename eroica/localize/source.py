@@ -183,6 +183,7 @@ class Project:
         self.root = Path(root).resolve() if root else None
         self._modules: dict[Path, Module | None] = {}
         self._resolved: dict[str, Path | None] = {}
+        self._present: dict[str, bool] = {}
 
     @classmethod
     def of(cls, evidence: JobEvidence) -> "Project":
@@ -231,10 +232,20 @@ class Project:
         return None
 
     def contains(self, file: str | None) -> bool:
-        """Whether a frame is the user's; without sources, whether it is no library's."""
-        if self.root is None:
-            return not is_library_file(file)
-        return self.resolve(file) is not None
+        """Whether a frame is the user's.
+
+        Without sources, and for files that are not on this machine, it is when it is no library's.
+        """
+        if self.root is not None and self.resolve(file) is not None:
+            return True
+        if is_library_file(file) or file is None:
+            return False
+        return self.root is None or not self._exists(file)
+
+    def _exists(self, file: str) -> bool:
+        if file not in self._present:
+            self._present[file] = Path(file).exists()
+        return self._present[file]
 
     def module(self, file: str | None) -> Module | None:
         path = self.resolve(file)

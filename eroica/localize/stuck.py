@@ -76,7 +76,7 @@ def _suspects(
     if peers.only_point_to_point():
         found += peers.point_to_point()
     else:
-        found += peers.diverged() or peers.point_to_point()
+        found += peers.diverged() or ([] if peers.lags else peers.point_to_point())
     found += [_behind(s, found) for s in peers.from_recorder()]
     return found or peers.apart()
 

@@ -44,6 +44,8 @@ class Peers:
         self.by_rank = {v.rank: v for v in views}
         self.groups = groups_of(views)
         self.world = tuple(v.rank for v in views)
+        self.records = {v.rank: v.evidence.flight for v in views if v.evidence.flight is not None}
+        self.lags = lags(self.records)
 
     def _everyone(self, ranks: Sequence[int]) -> Ranks:
         return "all" if set(ranks) == set(self.world) else tuple(sorted(ranks))
@@ -164,8 +166,8 @@ class Peers:
     def _prose(self, reason: Reason, category: str, inner: Place) -> tuple[str, list[str]]:
         waiter, skipper = reason.waiter, reason.skipper
         they, others = rank_phrase(waiter.ranks), rank_phrase(skipper.ranks)
-        waits = "waits" if len(waiter.ranks) == 1 else "wait"
-        never = "never enters" if len(skipper.ranks) == 1 else "never enter"
+        waits = _verb(waiter.ranks, "wait")
+        never = f"never {_verb(skipper.ranks, 'enter')}"
         op, where = waiter.wait.op, at(inner, self.project)
         here = at(reason.place, self.project)
         why = [
@@ -248,7 +250,7 @@ class Peers:
                 ranks=odd.ranks,
                 places=odd.wait.user[:2],
                 confidence=0.5,
-                summary=f"{rank_phrase(odd.ranks)} wait in `{odd.wait.op}`, "
+                summary=f"{rank_phrase(odd.ranks)} {_verb(odd.ranks, 'wait')} in `{odd.wait.op}`, "
                 f"{rank_phrase(rest[0].ranks)} in `{rest[0].wait.op}`",
                 why=tuple(
                     f"{rank_phrase(g.ranks)} at {at(innermost(g.wait), self.project)}"
@@ -320,6 +322,8 @@ class Peers:
     # point to point
     def only_point_to_point(self) -> bool:
         """Whether every rank that waits for peers does so in a send or a receive."""
+        if any(v.source == "flight" and self.lags for v in self.views):
+            return False  # queued on the device behind something else: the roll call tells more
         return bool(self.groups) and all(g.wait.kind == "point_to_point" for g in self.groups)
 
     def point_to_point(self) -> list[Suspect]:
@@ -362,7 +366,7 @@ class Peers:
         away = [v.rank for v in self.views if v.rank not in ranks]
         reasons = self._unset(away)
         where = first.user[:2]
-        text = f"{rank_phrase(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in the store"
+        text = f"{rank_phrase(ranks)} {_verb(ranks, 'wait')} in the store"
         waits = Suspect(
             category="polling_wait",
             ranks=tuple(ranks),
@@ -425,16 +429,15 @@ class Peers:
     # recorder alone
     def from_recorder(self) -> list[Suspect]:
         """Return what the Flight Recorder alone tells: mismatches, and who did not come."""
-        records = {v.rank: v.evidence.flight for v in self.views if v.evidence.flight is not None}
+        records = self.records
         if not records:
             return []
         mixed = interleaved(records)
         if len(mixed) * 2 >= len(records):
             return [self._interleaved(mixed)]
         found = [self._mismatch(m) for m in mismatches(records)[:1]]
-        behind = lags(records)
-        if behind and not found:
-            found.append(self._missing(absent(behind), behind[0].entry.op))
+        if self.lags and not found:
+            found.append(self._missing(absent(self.lags), self.lags[0].entry.op))
         return found
 
     def _interleaved(self, mixed: dict[int, CollectiveEntry]) -> Suspect:
@@ -519,6 +522,10 @@ class Peers:
         if len(odd) == len(rest) and all(mismatch.entries[r].op == "all_reduce" for r in odd):
             return rest
         return odd
+
+
+def _verb(ranks: Sequence[int], verb: str) -> str:
+    return verb + "s" if len(ranks) == 1 else verb
 
 
 def _key(reason: Reason) -> tuple[str, str | None, int | None]:

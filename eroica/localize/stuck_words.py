@@ -74,8 +74,10 @@ def headline(suspect: Suspect | None, project: Project) -> str:
     """One line: who is stuck, in what, where."""
     if suspect is None:
         return "no cause was found in what was collected"
-    where = f", at {at(suspect.places[0], project)}" if suspect.places else ""
-    return suspect.summary + where
+    where = at(suspect.places[0], project) if suspect.places else ""
+    if not where or where in suspect.summary:
+        return suspect.summary
+    return f"{suspect.summary}, at {where}"
 
 
 def findings(
