@@ -149,10 +149,11 @@ class _Looker:
         self.progress(f"found {' '.join(self.job.command)[:80]}: {ranks}")
         self.watched.tick()
         if self._is_stuck():
-            return self._build("stuck", {}, [], source)
+            return Look(self._evidence("stuck", {}), [], source, "stuck")
         samples = self._sample(seconds)
-        patterns = self._patterns(samples)
-        return self._build("healthy", samples, patterns, source)
+        # Reading traces takes its time: what only a living job can tell comes first.
+        evidence = self._evidence("healthy", samples)
+        return Look(evidence, self._patterns(samples), source, "healthy")
 
     def _is_stuck(self) -> bool:
         """Three looks a second apart without any sign of life; with the hook, the rule itself."""
@@ -215,13 +216,7 @@ class _Looker:
                     return found
         return summarize_profiles(samples, project_root=self.job.directory, host=self.job.host)
 
-    def _build(
-        self,
-        hint: str,
-        samples: Mapping[int, Samples],
-        patterns: list[RankPatterns],
-        source: str,
-    ) -> Look:
+    def _evidence(self, hint: str, samples: Mapping[int, Samples]) -> JobEvidence:
         captures = gather(self.job, num_samples=2 if hint == "stuck" else 1, progress=self.progress)
         ranks = [
             build_rank(
@@ -234,7 +229,7 @@ class _Looker:
             for capture in captures
             if capture.rank in self.watched.ranks
         ]
-        evidence = build(
+        return build(
             ranks,
             world_size=self.job.world_size,
             command=self.job.command,
@@ -245,7 +240,6 @@ class _Looker:
             warnings=self.problems,
             log_text=ranks[0].log_tail if ranks else "",
         )
-        return Look(evidence=evidence, patterns=patterns, source=source, hint=hint)
 
     def close(self) -> None:
         import shutil

@@ -28,6 +28,11 @@ def summarize_traces(
         except EroicaError as error:
             problems.append(f"window of rank {rank}: {error}")
             continue
+        except Exception as error:
+            # A fault of the reader's must not cost the verdict that stacks and samples allow.
+            logger.exception("reading %s", path)
+            problems.append(f"window of rank {rank} could not be summarized: {error!r:.200}")
+            continue
         own = (settings or {}).get(rank, ())
         found.append(replace(patterns, settings=own) if own else patterns)
     return found, problems

@@ -51,11 +51,13 @@ def _attach() -> Ring | None:
     import types
 
     from . import control, exits, facts, loops, window
-    from .folder import find_folder, is_child_of_rank
+    from .folder import find_folder, is_child_of_rank, is_shared, sweep
 
     folder = find_folder()
     if folder is None or is_child_of_rank(folder):
         return None
+    if not is_shared():
+        sweep()
     ring = Ring.create(folder)
     marker = types.ModuleType("_eroica_attached")
     marker.__dict__["ring"] = ring

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from . import dumps, facts, guard
+from . import folder as folders
 from .layout import W_EXITING, W_RANK
 from .places import places_of_traceback
 
@@ -48,6 +49,9 @@ def install(ring: Any, folder: str, windows: Any) -> None:
         # The interpreter must not end while C++ holds a running profiler.
         with guard.quietly("ending a window"):
             windows.finish()
+        if not folders.is_shared():
+            with guard.quietly("leaving"):
+                folders.leave(folder, rank)
 
     atexit.register(at_exit)
 

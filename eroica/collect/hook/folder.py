@@ -6,8 +6,10 @@ rank, ``rank-00003.exit.json`` how it ended.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import shutil
 import tempfile
 
 
@@ -22,6 +24,37 @@ def find_folder() -> str | None:
     if os.stat(folder).st_uid != os.getuid() or not os.access(folder, os.W_OK):
         return None
     return folder
+
+
+def is_shared() -> bool:
+    """Whether an agent made the folder and will take it away."""
+    return bool(os.environ.get("EROICA_RUN"))
+
+
+def leave(folder: str, rank: int) -> None:
+    """Take this rank's files away at exit, and the folder with the last one."""
+    names = ["rank-{:05d}{}".format(rank, end) for end in (".ring", ".sock", ".fault")]
+    names += ["rank-{:05d}{}".format(rank, end) for end in (".facts.json", ".exit.json")]
+    names += ["rank-{:05d}.flight{}".format(rank, end) for end in (".json", ".pickle")]
+    for name in [*names, "pid-{}".format(os.getpid())]:
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, name))
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+
+
+def sweep() -> None:
+    """Take away folders whose ranks are all gone (killed, so that they could not)."""
+    with contextlib.suppress(OSError):
+        for folder in os.listdir(_base()):
+            path = os.path.join(_base(), folder)
+            if folder.startswith("job-") and not _is_used(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_used(folder: str) -> bool:
+    pids = [name[4:] for name in os.listdir(folder) if name.startswith("pid-")]
+    return not pids or any(os.path.exists("/proc/" + pid) for pid in pids)
 
 
 def job_key() -> str:
