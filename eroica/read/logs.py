@@ -18,6 +18,7 @@ from eroica.errors import InputError
 from eroica.read.identify import log_rank
 from eroica.read.log_blocks import FailureTable, TracebackMachine
 from eroica.read.log_lines import NEEDLES, match_line, own_rank
+from eroica.read.needles import Needles
 from eroica.read.opening import ByteStream
 from eroica.read.stacks import parse_stacks
 from eroica.records import LogEvent, Place
@@ -30,7 +31,7 @@ _TAIL = 4096
 _STACK_LINES = 400
 _MAX_RANK_PREFIXES = 100_000
 
-_BLOCK_WORDS = (*NEEDLES, b"Traceback (most", b"Root Cause (first", b"Failures:")
+_BLOCK_WORDS = Needles((*NEEDLES, b"Traceback (most", b"Root Cause (first", b"Failures:"))
 _ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 # "[rank3]: ", torchrun --tee's "[default3]:" and "[trainer3]:", mpirun's "[1,3]<stderr>: ",
 # srun --label's " 3: ". A bare "[3]:" is a row of torchrun's table.
@@ -106,10 +107,17 @@ def _blocks(stream: ByteStream, head: bytes) -> Iterator[tuple[bytes, bool]]:
             cut = len(block)
         rest, lines = block[cut:], block[:cut]
         if lines:
-            yield lines, any(word in lines for word in _BLOCK_WORDS)
+            yield _plain(lines)
         block = stream.read(_BLOCK)
     if rest:
-        yield rest, any(word in rest for word in _BLOCK_WORDS)
+        yield _plain(rest)
+
+
+def _plain(lines: bytes) -> tuple[bytes, bool]:
+    """Lines without color codes, which may split a word, and whether they are of interest."""
+    if b"\x1b" in lines:
+        lines = _ANSI.sub(b"", lines)
+    return lines, _BLOCK_WORDS.any_in(lines)
 
 
 @dataclass
@@ -120,6 +128,8 @@ class _Machines:
     table: FailureTable = field(default_factory=FailureTable)
     stack: list[str] | None = None
     """Lines after "Fatal Python error": a dump by faulthandler."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """What the prefix of these lines tells."""
     recompile: tuple[int, int] | None = None
     """Index and line of the event that "function:" and "last reason:" lines belong to."""
 
@@ -169,6 +179,7 @@ class _Reader:
                 fields["rank_is_local"] = True  # torchrun --tee counts within the host
         key = rank if len(self.machines) < _MAX_RANK_PREFIXES else None
         machines = self.machines.setdefault(key, _Machines())
+        machines.fields = fields
         self._feed_blocks(machines, line, rank, fields)
         self._feed_line(machines, line, rank, fields)
 
@@ -264,7 +275,7 @@ class _Reader:
         for rank, machines in self.machines.items():
             for event in (machines.traceback.close(), machines.table.close()):
                 if event is not None:
-                    self._add(event, rank, {})
+                    self._add(event, rank, machines.fields)
             if machines.stack is not None:
                 self._end_stack(machines, rank)
         for index, count in self.counts.items():

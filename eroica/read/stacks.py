@@ -23,6 +23,7 @@ MAX_BYTES = 256 << 20
 _MAX_FRAMES = 2000  # of one thread; a runaway recursion shows its innermost ones
 _NEXT = "py-spy dump --pid PID, or eroica collect -o DIR"
 
+_JSON = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*[{\]]|\{\s*[\"}])")  # "[rank3]:" is none
 _RANK_PREFIX = re.compile(r"^(?:\[[A-Za-z_]*(\d+)\]:|\s{0,6}(\d+):(?= |$)) ?")
 _PROCESS = re.compile(r"^Process (\d+): (.*)$")
 _PYSPY_THREAD = re.compile(
@@ -53,7 +54,7 @@ def read_stacks(path: str | Path, *, rank: int | None = None) -> list[ProcessSta
     """
     path = Path(path)
     data, defects = read_bytes(path, MAX_BYTES)
-    if data.lstrip()[:1] in (b"[", b"{"):
+    if _JSON.match(data):
         processes = _parse_json(data, str(path))
     else:
         processes = _parse_text(data.decode("utf-8", "replace"))
@@ -68,9 +69,10 @@ def read_stacks(path: str | Path, *, rank: int | None = None) -> list[ProcessSta
 
 def parse_stacks(text: str) -> list[ProcessStacks]:
     """Read stacks from text or JSON of any known form; empty where there are none."""
-    if text.lstrip()[:1] in ("[", "{"):
+    data = text.encode("utf-8", "replace")
+    if _JSON.match(data):
         try:
-            return _parse_json(text.encode("utf-8", "replace"), "the stacks")
+            return _parse_json(data, "the stacks")
         except InputError:
             return []
     return _parse_text(text)
@@ -122,6 +124,7 @@ def _parse_json(data: bytes, name: str) -> list[ProcessStacks]:
             warnings=warnings,
         )
         for pid, stacks in threads.items()
+        if any(thread.frames for thread in stacks)
     ]
 
 
