@@ -8,7 +8,7 @@ import importlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from eroica.engines.calls import Call, Failure, describe
 from eroica.errors import MissingExtra
@@ -52,17 +52,15 @@ def _map(
                 waiting.append((items[position], task.remote(items[position])))
                 position += 1
             item, reference = waiting.popleft()
-            yield _outcome(ray, call, item, reference)
+            yield cast("Result | Failure", _outcome(ray, item, reference))
     finally:
         for _, reference in waiting:
             ray.cancel(reference, force=True)
 
 
-def _outcome(
-    ray: ModuleType, call: Call[Item, Result], item: Item, reference: object
-) -> "Result | Failure":
+def _outcome(ray: ModuleType, item: object, reference: object) -> object:
     try:
-        outcome: Result | Failure = ray.get(reference)
+        outcome: object = ray.get(reference)
     except ray.exceptions.RayError as error:
         return Failure(
             f"{describe(item)} could not be summarized",

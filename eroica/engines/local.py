@@ -86,7 +86,7 @@ def _on_processes(
         except BrokenProcessPool:
             yield Failure(
                 f"{describe(item)} could not be summarized",
-                "its worker process was killed, most likely because memory ran out",
+                "its worker process ended, most likely killed because memory ran out",
                 "run it on a machine with more memory, or collect a shorter window",
                 False,
             )

@@ -64,6 +64,7 @@ _STEP_NAME = re.compile(
 _TRAINING_FRAME = re.compile(
     r"torch/optim/\w+\.py\(\d+\): step$|\brun_backward\b|_engine_run_backward"
 )
+_MAIN_FRAME = re.compile(r": <module>$")
 UNFINISHED_NS = 10**15
 """A duration from here on is an event whose end was never written (pytorch#124080)."""
 
@@ -168,7 +169,7 @@ def find_training_track(
     """Return the track of the thread that trains, -1 where no host thread was recorded.
 
     Step, optimizer and loader annotations decide; without them optimizer and backward frames;
-    then the main thread (tid = pid) if it ran Python; then whoever has most events.
+    then the main thread (``<module>``, or tid = pid) if it ran Python; then who has most events.
     """
     num_tracks = int(track_E.max()) + 1 if len(track_E) else 0
 
@@ -179,15 +180,7 @@ def find_training_track(
     scores = (
         count(sets.matching(annotations, _STEP_NAME)),
         count(sets.matching(python, _TRAINING_FRAME)),
-        np.array(
-            [
-                track < len(timeline.tracks)
-                and timeline.tracks[track].pid == timeline.tracks[track].tid
-                and bool(python_T[track])
-                for track in range(num_tracks)
-            ],
-            np.int64,
-        ),
+        (count(sets.matching(python, _MAIN_FRAME)) > 0) | _is_main_thread(timeline, python_T),
         python_T,
         op_T,
     )
@@ -195,6 +188,14 @@ def find_training_track(
     if not len(host_T):
         return -1
     return int(max(host_T, key=lambda track: tuple(int(score[track]) for score in scores)))
+
+
+def _is_main_thread(timeline: Timeline, python_T: Int64) -> Bool:
+    """Return which tracks are a process's first thread and ran Python."""
+    is_main_T = np.zeros(len(python_T), bool)
+    for i, track in enumerate(timeline.tracks[: len(python_T)]):
+        is_main_T[i] = track.pid == track.tid and python_T[i] > 0
+    return is_main_T
 
 
 def split_chained_threads(timeline: Timeline, python: Bool) -> NDArray[np.int32]:

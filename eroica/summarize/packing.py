@@ -25,6 +25,7 @@ _VERSION = 1
 _MAX_UNPACKED_BYTES = 64 << 20  # a packed rank that claims more is not one of ours
 _LEVEL = 9
 _MIN_ARRIVALS = 200
+_MAX_COUNT = 2**31 - 1
 _RAISED_LIMITS = (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05)
 
 
@@ -246,7 +247,7 @@ def _without_small(patterns: RankPatterns, limit: float) -> RankPatterns:
         beta_F=column(patterns.beta_F, float(patterns.beta_F[dropped].sum())),
         mu_F=column(patterns.mu_F, 0.0),
         sigma_F=column(patterns.sigma_F, 0.0),
-        count_F=column(patterns.count_F, int(patterns.count_F[dropped].sum())),
+        count_F=column(patterns.count_F, min(int(patterns.count_F[dropped].sum()), _MAX_COUNT)),
         total_ns_F=column(patterns.total_ns_F, int(patterns.total_ns_F[dropped].sum())),
         reference_F=None if patterns.reference_F is None else column(patterns.reference_F, 0.0),
         arrivals=arrivals,

@@ -72,10 +72,13 @@ def measure(
     reference = np.zeros(num_functions, np.float32)
     notes: list[str] = []
     for kind in KINDS:
-        rows = np.flatnonzero(kind_F[function] == kind) if len(function) else np.empty(0, np.int64)
-        if not len(rows):
+        if not (kind_F == kind).any():
             continue
         counter = find_counter(hardware, kind) if hardware is not None else None
+        if counter is None and kind in ("python", "op"):
+            notes.append(f"{kind}: not measured")
+            continue
+        rows = np.flatnonzero(kind_F[function] == kind)
         if hardware is not None and counter is not None:
             mean, deviation, best = _from_counter(
                 hardware.time_ns_N,
@@ -86,9 +89,6 @@ def measure(
                 num_functions,
                 share,
             )
-        elif kind in ("python", "op"):
-            notes.append(f"{kind}: not measured")
-            continue
         else:
             mean, deviation, best, how = _from_speed(
                 end_ns[rows] - start_ns[rows], function[rows], num_bytes[rows], num_functions

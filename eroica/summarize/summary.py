@@ -234,7 +234,7 @@ def _assemble(
     )
     ids = (*(function.id for function in functions), REST.id)
     culprit_C = np.where(path.culprit_C >= 0, folding.target_F[path.culprit_C], -1).astype(np.int32)
-    has_rest = bool(critical[-1] > 0 or count[-1] > 0)
+    has_rest = bool(critical[-1] > 0)
     keep = slice(0, size if has_rest else size - 1)
     return RankPatterns(
         rank=timeline.rank if timeline.rank is not None else -1,

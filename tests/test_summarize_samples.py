@@ -1,0 +1,128 @@
+"""Sampled stacks to Python-only patterns."""
+
+import pytest
+
+from eroica.records import Place, SampledStack, Samples
+from eroica.summarize import pack, summarize_samples, unpack
+
+MAIN = Place(name="main", file="/srv/job/train.py", line=10)
+SITE = "/opt/venv/lib/python3.11/site-packages/"
+BACKWARD = (
+    Place(name="_engine_run_backward", file=SITE + "torch/autograd/graph.py", line=800),
+    Place(name="backward", file=SITE + "torch/_tensor.py", line=500),
+)
+BARRIER = (
+    Place(name="barrier", file=SITE + "torch/distributed/distributed_c10d.py", line=4800),
+    Place(name="wrapper", file=SITE + "torch/distributed/c10d_logger.py", line=80),
+)
+NEXT = (
+    Place(name="poll", file="/usr/lib/python3.11/selectors.py", line=400),
+    Place(name="_try_get_data", file=SITE + "torch/utils/data/dataloader.py", line=1200),
+    Place(name="__next__", file=SITE + "torch/utils/data/dataloader.py", line=700),
+)
+
+
+def stack(*frames, count, active=0, thread="MainThread", process=""):
+    return SampledStack(
+        frames=(*frames, MAIN), count=count, active_count=active, thread=thread, process=process
+    )
+
+
+def summarized(*stacks, num_samples=100, **more):
+    samples = Samples(start_ns=0, end_ns=2_000_000_000, num_samples=num_samples, stacks=stacks)
+    return summarize_samples(samples, rank=3, project_root="/srv/job", **more)
+
+
+def test_shares_are_of_the_training_threads_samples():
+    work = Place(name="decode", file="/srv/job/data.py", line=7)
+    patterns = summarized(
+        stack(work, count=60, active=45),
+        stack(count=20, active=20),
+        stack(work, count=900, active=900, thread="Thread-1"),
+        host="gpu-1",
+    )
+    assert (patterns.rank, patterns.host, patterns.is_sampled) == (3, "gpu-1", True)
+    assert [f.name for f in patterns.functions] == ["decode", "main"]
+    assert patterns.beta_F.tolist() == pytest.approx([0.6, 0.2])
+    assert patterns.mu_F.tolist() == pytest.approx([0.75, 1.0])
+    assert patterns.count_F.tolist() == [60, 20]
+    assert patterns.total_ns_F.tolist() == [1_200_000_000, 400_000_000]
+    decode = patterns.functions[0]
+    assert (decode.file, decode.line) == ("data.py", 7)
+    assert decode.stack == (Place(name="main", file="train.py", line=10),)
+    assert patterns.breakdown["python"] == pytest.approx(0.8)
+    assert patterns.breakdown["idle"] == pytest.approx(0.2)
+    assert sum(patterns.breakdown.values()) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_waits_for_peers_are_collectives():
+    patterns = summarized(
+        stack(*BACKWARD, count=40),
+        stack(*BARRIER, count=30),
+        stack(*BACKWARD, count=20, active=20),
+    )
+    kinds = {(f.name, f.kind) for f in patterns.functions}
+    assert kinds == {
+        ("_engine_run_backward", "collective"),
+        ("barrier", "collective"),
+        ("_engine_run_backward", "python"),  # on CPU: it computes
+    }
+    assert patterns.breakdown["exposed_communication"] == pytest.approx(0.7)
+
+
+def test_a_hook_under_backward_is_the_users_own_python():
+    hook = Place(name="log_gradients", file="/srv/job/hooks.py", line=5)
+    patterns = summarized(stack(hook, *BACKWARD, count=50))
+    assert patterns.functions[0].kind == "python"
+
+
+def test_waits_for_the_loader_are_data():
+    patterns = summarized(stack(*NEXT, count=70), stack(count=30, active=30))
+    assert patterns.breakdown["data"] == pytest.approx(0.7)
+    assert patterns.functions[0].kind == "python"
+
+
+def test_loader_workers_are_listed_beside_the_path_with_a_marker():
+    decode = Place(name="decode", file="/srv/job/data.py", line=7)
+    patterns = summarized(
+        stack(*NEXT, count=90),
+        stack(decode, count=100, active=95, process="loader worker"),
+        stack(decode, count=100, active=85, process="loader worker"),
+    )
+    child = patterns.functions[-1]
+    assert child.name == "[loader worker] decode"
+    assert float(patterns.beta_F[-1]) == 0.0
+    assert float(patterns.mu_F[-1]) == pytest.approx(0.9)
+    assert patterns.count_F[-1] == 200
+    assert sum(patterns.breakdown.values()) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_lines_do_not_split_a_function_over_samples_or_ranks():
+    def at(line):
+        return stack(Place(name="decode", file="/srv/job/data.py", line=line), count=10)
+
+    patterns = summarized(at(7), at(9))
+    assert len(patterns.functions) == 1
+    assert patterns.count_F.tolist() == [20]
+
+
+def test_a_job_whose_main_thread_was_not_seen_is_told_by_its_busiest():
+    work = Place(name="decode", file="/srv/job/data.py", line=7)
+    patterns = summarized(
+        stack(work, count=50, active=50, thread="trainer"),
+        stack(count=50, active=0, thread="idler"),
+    )
+    assert [f.name for f in patterns.functions] == ["decode"]
+
+
+def test_no_samples_give_no_functions():
+    patterns = summarized(num_samples=0)
+    assert patterns.functions == ()
+    assert patterns.breakdown["idle"] == 1.0
+
+
+def test_sampled_patterns_pack():
+    patterns = summarized(stack(*BARRIER, count=30))
+    again = unpack(pack(patterns))
+    assert again.is_sampled
+    assert again.functions == patterns.functions
