@@ -59,7 +59,7 @@ def find_inputs(paths: Sequence[str | Path]) -> Inputs:
         stacks=_files(found, "stacks"),
         logs=_files(found, "log"),
         nsys=_nsys(_of(found, "nsys"), warnings),
-        timelines=_files(found, "timeline"),
+        timelines=_timelines(found, warnings),
         hardware=_files(found, "hardware"),
         patterns=tuple(one.path for one in _of(found, "patterns")),
         incidents=tuple(incidents),
@@ -269,6 +269,21 @@ def _number(
         notes.append(Warning(file=str(trace.path), what=what + "..._rank3.json"))
     summary = "traces tell no rank; they are numbered in the order of their names"
     _add_folded(notes, summary, warnings)
+
+
+def _timelines(found: list[_Found], warnings: list[Warning]) -> tuple[FileInput, ...]:
+    """Op-level timelines; where a folder has a job as table and as events, the table."""
+    files = _files(found, "timeline")
+    tables = {file.path.parent: file.path.name for file in files if file.path.suffix == ".parquet"}
+    kept = []
+    for file in files:
+        table = tables.get(file.path.parent)
+        if table is None or file.path.suffix == ".parquet":
+            kept.append(file)
+        else:
+            what = f"is the timeline that {table} holds with the waits; that one is used"
+            warnings.append(Warning(file=str(file.path), what=what))
+    return tuple(kept)
 
 
 def _nsys(files: list[_Found], warnings: list[Warning]) -> tuple[TraceInput, ...]:

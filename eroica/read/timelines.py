@@ -5,7 +5,8 @@ and microbatch, as Parquet or as a list of trace events, with the job's sizes in
 beside it. One worker stands for the ranks of a tensor-parallel group: Megatron's order, so that
 worker (data rank d, stage s) is rank ``(s * dp_size + d) * tp_size``. ``read_timelines`` turns
 each worker into the Timeline that summarize takes: compute as kernels, transfers as collectives
-in the process groups they imply. Source: github.com/ByteDance-Seed/StragglerAnalysis.
+in the process groups they imply. Of a job that has both forms the table is the better one: its
+transfers include the wait for the other side, the events do not. Source: github.com/ByteDance-Seed/StragglerAnalysis.
 """
 
 import re
