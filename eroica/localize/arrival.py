@@ -65,22 +65,37 @@ def arrival_table(patterns: Sequence[RankPatterns]) -> ArrivalTable | None:
     given = [p for p in patterns if p.arrivals is not None and len(p.arrivals.key_C)]
     if len(given) < 2:
         return None
-    keys = list(dict.fromkeys(k for p in given for k in p.arrivals.key_C))  # type: ignore[union-attr]
+    keys = list(
+        dict.fromkeys(
+            k
+            for p in given
+            for k in p.arrivals.key_C  # type: ignore[union-attr]
+            if not is_point_to_point(k)
+        )
+    )
     place = {key: i for i, key in enumerate(keys)}
     spent = np.full((len(keys), len(given)), np.nan)
     culprits: dict[int, tuple[str, ...]] = {}
     for column, one in enumerate(given):
         arrivals = one.arrivals
         assert arrivals is not None
-        rows = [place[k] for k in arrivals.key_C]
-        spent[rows, column] = np.asarray(arrivals.end_ns_C - arrivals.start_ns_C, dtype=np.float64)
+        kept = [i for i, k in enumerate(arrivals.key_C) if k in place]
+        rows = [place[arrivals.key_C[i]] for i in kept]
+        length = np.asarray(arrivals.end_ns_C - arrivals.start_ns_C, dtype=np.float64)
+        spent[rows, column] = length[kept]
         if arrivals.culprit_C:
-            by_row = dict(zip(rows, arrivals.culprit_C, strict=True))
+            by_row = {row: arrivals.culprit_C[i] for row, i in zip(rows, kept, strict=True)}
             culprits[one.rank] = tuple(by_row.get(i, "") for i in range(len(keys)))
     seen_C = (~np.isnan(spent)).sum(axis=1)
     shared = seen_C >= 2
     if not shared.any():
         return None
+    if any(is_point_to_point(k) for p in given for k in p.arrivals.key_C):  # type: ignore[union-attr]
+        # In a pipeline whoever comes after a slow stage is late as well; only where all ranks
+        # meet does the last one tell.
+        shared &= seen_C == len(given)
+        if not shared.any():
+            return None
     complete = seen_C == seen_C.max()
     late = np.nanmax(spent[shared], axis=1, keepdims=True) - spent[shared]
     kept = [k for k, yes in zip(keys, shared, strict=True) if yes]
@@ -93,6 +108,13 @@ def arrival_table(patterns: Sequence[RankPatterns]) -> ArrivalTable | None:
         culprits={r: tuple(c[i] for i in where) for r, c in culprits.items()},
         mismatched=tuple(k for k, yes in zip(keys, complete, strict=True) if not yes)[:20],
     )
+
+
+def is_point_to_point(key: str) -> bool:
+    """Sends do not end together on both sides, and a pipeline's stages rightly come in turn."""
+    parts = key.split("|")
+    op = parts[1] if len(parts) > 2 else parts[0]
+    return any(word in op for word in ("send", "recv", "p2p", "permute"))
 
 
 def late_ranks(table: ArrivalTable) -> list[LateRank]:

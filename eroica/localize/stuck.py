@@ -10,15 +10,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from eroica.config import Parameters
+from eroica.localize import stuck_order as order
 from eroica.localize import stuck_words as words
 from eroica.localize.source import Project
 from eroica.localize.stuck_blocked import Blocked, Root, suspect
 from eroica.localize.stuck_divergence import Divergence
 from eroica.localize.stuck_failed import Death, deaths, failed, stopped
 from eroica.localize.stuck_peers import Peers
+from eroica.localize.stuck_recorder import from_recorder
+from eroica.localize.stuck_store import store
 from eroica.localize.stuck_suspect import Suspect
 from eroica.localize.stuck_view import RankView, views
-from eroica.records import JobEvidence, Symptom, Verdict
+from eroica.records import FAMILY, JobEvidence, Symptom, Verdict
 from eroica.units import rank_phrase
 
 MAX_CAUSES = 4
@@ -34,7 +37,7 @@ def localize_stuck(evidence: JobEvidence, *, parameters: Parameters | None = Non
     project = Project.of(evidence)
     seen = views(evidence, project)
     ended = deaths(evidence, seen)
-    suspects = _merge(_rank(_suspects(evidence, project, seen, ended)))[:MAX_CAUSES]
+    suspects = _few(_merge(_rank(_suspects(evidence, project, seen, ended))))
     facts = words.findings(seen, evidence, project)
     hosts = {v.rank: v.evidence.host for v in seen}
     cited = tuple(f.id for f in facts)
@@ -70,14 +73,15 @@ def _suspects(
     peers = Peers(project, divergence, seen)
     blocked = [v for v in alive if v.is_blocked]
     found += _blocked(blocked, Blocked(project, divergence.calls), waiting, peers)
-    found += peers.two_threads()
+    found += order.two_threads(peers)
     if any(s.confidence >= 0.6 for s in found):
         return found
-    if peers.only_point_to_point():
-        found += peers.point_to_point()
+    if order.only_point_to_point(peers):
+        found += order.point_to_point(peers)
     else:
-        found += peers.diverged() or ([] if peers.lags else peers.point_to_point())
-    found += [_behind(s, found) for s in peers.from_recorder()]
+        found += peers.diverged() or ([] if peers.lags else order.point_to_point(peers))
+        found += order.other_groups(peers)
+    found += [_behind(s, found) for s in from_recorder(peers)]
     return found or peers.apart()
 
 
@@ -85,7 +89,7 @@ def _blocked(
     blocked: Sequence[RankView], rules: Blocked, waiting: tuple[int, ...], peers: Peers
 ) -> list[Suspect]:
     in_store = [v for v in blocked if v.wait is not None and v.wait.kind == "store"]
-    found = peers.store(in_store) if in_store else []
+    found = store(peers, in_store) if in_store else []
     for view in blocked:
         if view in in_store or view.wait is None:
             continue
@@ -144,7 +148,7 @@ def _rank(suspects: Sequence[Suspect]) -> list[Suspect]:
 
 
 def _merge(suspects: Sequence[Suspect]) -> list[Suspect]:
-    """Join suspects that say the same of different ranks, and drop repetitions."""
+    """Join suspects that say the same of different ranks, best first."""
     merged: dict[tuple[str, str | None, int | None], Suspect] = {}
     for one in suspects:
         place = one.places[0] if one.places else None
@@ -155,11 +159,41 @@ def _merge(suspects: Sequence[Suspect]) -> list[Suspect]:
         elif known.ranks != "all" and one.ranks != "all":
             ranks = tuple(sorted({*known.ranks, *one.ranks}))
             victims = tuple(r for r in known.victims if r not in ranks)
-            text = known.summary
-            if known.ranks != ranks and text.startswith("rank "):
-                text = f"{rank_phrase(ranks)}: " + text.split(" ", 2)[2]
-            merged[key] = replace(known, ranks=ranks, victims=victims, summary=text)
+            summary = _for_ranks(known.summary, ranks) if known.ranks != ranks else known.summary
+            merged[key] = replace(known, ranks=ranks, victims=victims, summary=summary)
     return list(merged.values())
+
+
+_PLURAL = {"has": "have", "does": "do", "is": "are"}
+
+
+def _for_ranks(summary: str, ranks: tuple[int, ...]) -> str:
+    """``rank 1 sleeps in ...`` of several ranks."""
+    start, _, rest = summary.partition(" ")
+    _, _, rest = rest.partition(" ")
+    if start not in ("rank", "ranks") or not rest:
+        return summary
+    verb, _, tail = rest.partition(" ")
+    plural = _PLURAL.get(verb, verb.removesuffix("s") if start == "rank" else verb)
+    return f"{rank_phrase(ranks)} {plural} {tail}"
+
+
+def _few(suspects: Sequence[Suspect]) -> list[Suspect]:
+    """Leave out what only repeats the answer: the same ranks and family with less behind it."""
+    kept: list[Suspect] = []
+    for one in suspects:
+        if not (kept and _repeats(one, kept[0])):
+            kept.append(one)
+    return kept[:MAX_CAUSES]
+
+
+def _repeats(one: Suspect, first: Suspect) -> bool:
+    if first.confidence >= 0.9 and one.confidence < 0.5:
+        return True
+    families = {FAMILY.get(one.category), FAMILY.get(first.category)}
+    return one.ranks == first.ranks and (
+        len(families) == 1 or families == {"collective", "process"}
+    )
 
 
 def _symptom(

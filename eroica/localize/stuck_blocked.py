@@ -30,7 +30,7 @@ from eroica.localize.stuck_suspect import Suspect, at
 from eroica.localize.stuck_view import Child, RankView
 from eroica.localize.waits import Wait
 from eroica.records import Place
-from eroica.units import ranks as rank_text
+from eroica.units import rank_phrase
 
 
 @dataclass(frozen=True)
@@ -556,5 +556,5 @@ def suspect(view: RankView, root: Root, victims: tuple[int, ...]) -> Suspect:
 def _victim_text(victims: tuple[int, ...]) -> tuple[str, ...]:
     if not victims:
         return ()
-    word = "rank" if len(victims) == 1 else "ranks"
-    return (f"{word} {rank_text(victims)} wait for it in a collective",)
+    verb = "waits" if len(victims) == 1 else "wait"
+    return (f"{rank_phrase(victims)} {verb} for it in a collective",)

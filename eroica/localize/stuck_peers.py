@@ -4,12 +4,11 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from eroica.localize.collectives import Mismatch, absent, interleaved, lags, mismatches
+from eroica.localize.collectives import lags
 from eroica.localize.locks import thread_starts
 from eroica.localize.source import Project
 from eroica.localize.source_calls import STATE_COLLECTIVES, collective_kind
 from eroica.localize.source_depend import FILE, LOCAL, RANK
-from eroica.localize.source_flow import blocks, guards, swallowing_handlers
 from eroica.localize.stuck_divergence import (
     RANK_LIKELY,
     Divergence,
@@ -20,7 +19,7 @@ from eroica.localize.stuck_divergence import (
 from eroica.localize.stuck_suspect import Ranks, Suspect, at
 from eroica.localize.stuck_view import RankView, innermost
 from eroica.localize.waits import Wait, line_calls, short
-from eroica.records import CollectiveEntry, Place
+from eroica.records import Place
 from eroica.units import rank_phrase
 
 
@@ -47,7 +46,7 @@ class Peers:
         self.records = {v.rank: v.evidence.flight for v in views if v.evidence.flight is not None}
         self.lags = lags(self.records)
 
-    def _everyone(self, ranks: Sequence[int]) -> Ranks:
+    def everyone(self, ranks: Sequence[int]) -> Ranks:
         return "all" if set(ranks) == set(self.world) else tuple(sorted(ranks))
 
     # two groups at different places
@@ -112,7 +111,7 @@ class Peers:
             summary=summary,
             why=tuple(why),
             against=self._against(reason),
-            advice=_ADVICE.get(category, ""),
+            advice=_FORWARD_ADVICE if reason.kind == "forward" else ADVICE.get(category, ""),
             victims=victims if skipper.ranks else (),
         )
 
@@ -166,8 +165,8 @@ class Peers:
     def _prose(self, reason: Reason, category: str, inner: Place) -> tuple[str, list[str]]:
         waiter, skipper = reason.waiter, reason.skipper
         they, others = rank_phrase(waiter.ranks), rank_phrase(skipper.ranks)
-        waits = _verb(waiter.ranks, "wait")
-        never = f"never {_verb(skipper.ranks, 'enter')}"
+        waits = verb(waiter.ranks, "wait")
+        never = f"never {verb(skipper.ranks, 'enter')}"
         op, where = waiter.wait.op, at(inner, self.project)
         here = at(reason.place, self.project)
         why = [
@@ -204,7 +203,7 @@ class Peers:
                     f"the model runs a part only if `{reason.text}` at {here}: where it does not, "
                     "those parameters get no gradient and their bucket is not reduced"
                 )
-        if reason.tags & LOCAL and reason.text:
+        if reason.kind != "handler" and reason.tags & LOCAL and reason.text:
             names = ", ".join(sorted(reason.tags & LOCAL))
             why.append(f"`{reason.text}` depends on: {names}, so ranks may decide differently")
         return summary, why
@@ -250,14 +249,14 @@ class Peers:
                 ranks=odd.ranks,
                 places=odd.wait.user[:2],
                 confidence=0.5,
-                summary=f"{rank_phrase(odd.ranks)} {_verb(odd.ranks, 'wait')} in `{odd.wait.op}`, "
+                summary=f"{rank_phrase(odd.ranks)} {verb(odd.ranks, 'wait')} in `{odd.wait.op}`, "
                 f"{rank_phrase(rest[0].ranks)} in `{rest[0].wait.op}`",
                 why=tuple(
                     f"{rank_phrase(g.ranks)} at {at(innermost(g.wait), self.project)}"
                     for g in self.groups[:6]
                 ),
                 against=("why they went apart was not seen: the source tells no condition",),
-                advice=_ADVICE["rank_conditional_collective"],
+                advice=ADVICE["rank_conditional_collective"],
                 action="investigate",
                 victims=tuple(r for r in self.world if r not in odd.ranks),
             )
@@ -267,264 +266,13 @@ class Peers:
         """The smallest group; among equals the one in an explicit collective."""
         return min(self.groups, key=lambda g: (len(g.ranks), g.wait.kind != "collective", g.ranks))
 
-    # two threads of one rank in collectives of one group
-    def two_threads(self) -> list[Suspect]:
-        """Return ranks whose background thread issues collectives beside the training thread."""
-        inside: dict[int, Wait] = {}
-        for view in self.views:
-            for other in view.threads[1:]:
-                if other.is_distributed and other.user and view.wait is not other:
-                    inside[view.rank] = other
-        if not inside:
-            return []
-        wait = next(iter(inside.values()))
-        if not self._is_default_group(wait):
-            return []
-        beside = [r for r in inside if self._waits_too(r)]
-        start = self._start_of(wait)
-        ranks: Ranks = "all" if 2 * len(inside) >= len(self.world) else tuple(sorted(inside))
-        name = wait.thread.name if wait.thread is not None else "a thread"
-        return [
-            Suspect(
-                category="collective_order_mismatch",
-                ranks=ranks,
-                places=(*wait.user[:1], *start, *wait.user[1:2]),
-                confidence=0.92 if beside else 0.6,
-                summary=f"two threads of {rank_phrase(sorted(inside))} issue collectives on one "
-                "group, in an order that differs between ranks",
-                why=(
-                    f"thread '{name}' is in `{wait.op}` at {at(wait.user[0], self.project)} while "
-                    "the training thread is in a collective of the same group",
-                    "the order in which the two threads enqueue is not the same on every rank",
-                ),
-                advice="issue all collectives of a group from one thread, or give the background "
-                "thread a process group of its own (dist.new_group)",
-            )
-        ]
-
-    def _waits_too(self, rank: int) -> bool:
-        wait = self.by_rank[rank].wait
-        return wait is not None and wait.is_distributed
-
-    def _is_default_group(self, wait: Wait) -> bool:
-        place = wait.user[0]
-        function = self.project.enclosing(place.file, place.line)
-        if function is None or place.line is None:
-            return True
-        calls = line_calls(function, place.line)[1]
-        return not any(k.arg == "group" for c in calls for k in c.keywords)
-
-    def _start_of(self, wait: Wait) -> list[Place]:
+    def start_of(self, wait: Wait) -> list[Place]:
         names = {short(p.name) for p in wait.user}
         starts = thread_starts(self.project, self.divergence.calls)
         return [s.place for s in starts if s.target.name in names][:1]
 
-    # point to point
-    def only_point_to_point(self) -> bool:
-        """Whether every rank that waits for peers does so in a send or a receive."""
-        if any(v.source == "flight" and self.lags for v in self.views):
-            return False  # queued on the device behind something else: the roll call tells more
-        return bool(self.groups) and all(g.wait.kind == "point_to_point" for g in self.groups)
 
-    def point_to_point(self) -> list[Suspect]:
-        """Return ranks that wait in sends and receives which do not meet."""
-        waiting = [v for v in self.views if v.wait is not None and v.wait.kind == "point_to_point"]
-        if len(waiting) < 2:
-            return []
-        others = [v for v in self.views if v not in waiting and v.wait is not None]
-        ops = {v.wait.op for v in waiting if v.wait is not None}
-        ranks = [v.rank for v in waiting]
-        first = next((v.wait for v in waiting if v.wait and v.wait.user), None)
-        what = f"`{next(iter(ops))}`" if len(ops) == 1 else "sends and receives that do not meet"
-        return [
-            Suspect(
-                category="collective_order_mismatch",
-                ranks=self._everyone(ranks) if len(ranks) != 2 else tuple(sorted(ranks)),
-                places=first.user[:2] if first is not None else (),
-                confidence=0.9 if len(ops) == 1 and not others else 0.6,
-                summary=f"{rank_phrase(ranks)} all wait in {what}: each waits for the other to "
-                "take the opposite part",
-                why=tuple(
-                    f"rank {v.rank} is in `{v.wait.op}` at "
-                    f"{at(v.wait.user[0] if v.wait.user else None, self.project)}"
-                    for v in waiting[:6]
-                    if v.wait is not None
-                ),
-                advice="let one side send first and the other receive first, or post both with "
-                "dist.batch_isend_irecv",
-                victims=tuple(v.rank for v in others),
-            )
-        ]
-
-    # store keys
-    def store(self, waiting: Sequence[RankView]) -> list[Suspect]:
-        """Return why a key that ranks wait for in the store is not set."""
-        first = waiting[0].wait
-        if first is None:
-            return []
-        ranks = [v.rank for v in waiting]
-        away = [v.rank for v in self.views if v.rank not in ranks]
-        reasons = self._unset(away)
-        where = first.user[:2]
-        text = f"{rank_phrase(ranks)} {_verb(ranks, 'wait')} in the store"
-        waits = Suspect(
-            category="polling_wait",
-            ranks=tuple(ranks),
-            places=where,
-            confidence=0.6,
-            summary=f"{text} for a key that nobody sets",
-            why=(f"they are in `{first.op}` at {at(where[0] if where else None, self.project)}",),
-            advice="set the key on every path, also on errors; or broadcast the result instead",
-            victims=tuple(away),
-        )
-        return [*(self._skipped_set(r, away, first, text) for r in reasons[:1]), waits]
-
-    def _unset(self, away: list[int]) -> list[tuple[float, Place, str, str]]:
-        """Conditions under which the ranks that do not wait leave before ``store.set``."""
-        found: list[tuple[float, Place, str, str]] = []
-        depends = self.divergence.depends
-        for function in self.project.functions:
-            for node in function.own_nodes:
-                if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-                    continue
-                is_store = "store" in ast.unparse(node.func.value).lower()
-                if not is_store or node.func.attr not in ("set", "add", "compare_set"):
-                    continue
-                for guard in guards(function, node.lineno):
-                    tags = depends.of(guard.test, function)
-                    if tags & LOCAL and guard.jump in ("return", "continue", "break"):
-                        place = function.place(guard.line)
-                        found.append((0.8, place, guard.text, guard.jump))
-                for block in blocks(function, node.lineno):
-                    if block.kind == "if" and block.test is not None:
-                        tags = depends.of(block.test, function)
-                        if tags & LOCAL and RANK not in tags:
-                            place = function.place(block.line)
-                            found.append((0.7, place, block.text, "another branch"))
-                for handler in swallowing_handlers(function, node.lineno):
-                    place = function.place(handler.line)
-                    found.append((0.65, place, handler.types, "except"))
-        del away
-        return sorted(found, key=lambda f: -f[0])
-
-    def _skipped_set(
-        self, reason: tuple[float, Place, str, str], away: list[int], wait: Wait, text: str
-    ) -> Suspect:
-        score, place, condition, jump = reason
-        category = "exception_swallowed" if jump == "except" else "divergent_control_flow"
-        return Suspect(
-            category=category,
-            ranks=tuple(away),
-            places=(place, *wait.user[:1]),
-            confidence=score if away else 0.3,
-            summary=f"{text} for a key that {rank_phrase(away) if away else 'nobody'} did not set",
-            why=(
-                f"`{condition}` at {at(place, self.project)} leads past `store.set` by {jump}",
-                f"they are in `{wait.op}` at {at(innermost(wait), self.project)}",
-            ),
-            advice="set the key on every path, also on errors; or broadcast the result instead",
-            victims=tuple(r for r in self.world if r not in away),
-        )
-
-    # recorder alone
-    def from_recorder(self) -> list[Suspect]:
-        """Return what the Flight Recorder alone tells: mismatches, and who did not come."""
-        records = self.records
-        if not records:
-            return []
-        mixed = interleaved(records)
-        if len(mixed) * 2 >= len(records):
-            return [self._interleaved(mixed)]
-        found = [self._mismatch(m) for m in mismatches(records)[:1]]
-        if self.lags and not found:
-            found.append(self._missing(absent(self.lags), self.lags[0].entry.op))
-        return found
-
-    def _interleaved(self, mixed: dict[int, CollectiveEntry]) -> Suspect:
-        """Entries of one group from two threads, one of them waiting beside the other."""
-        entry = next(iter(mixed.values()))
-        places = tuple(p for p in entry.frames if self.project.contains(p.file))[:2]
-        wait = Wait("collective", entry.op, places)
-        return Suspect(
-            category="collective_order_mismatch",
-            ranks=self._everyone(list(mixed)) if len(mixed) < len(self.world) else "all",
-            places=(*places[:1], *self._start_of(wait), *places[1:]),
-            confidence=0.7,
-            summary=f"two threads of {rank_phrase(sorted(mixed))} issue collectives on one group",
-            why=(
-                "the recorder shows calls of two threads in one group's sequence, at places that "
-                "differ between ranks",
-            ),
-            advice=_ADVICE["collective_order_mismatch"],
-        )
-
-    def _missing(self, ranks: tuple[int, ...], op: str) -> Suspect:
-        silent = [r for r in ranks if not self._entries(r)]
-        places = [
-            p
-            for r in ranks
-            if (last := self.by_rank[r].last) is not None
-            for p in last.frames
-            if self.project.contains(p.file)
-        ][:2]
-        all_silent = len(silent) == len(ranks)
-        summary = f"{rank_phrase(ranks)} never came to the collective the others wait in ({op})"
-        why = [f"the other members have issued it; {rank_phrase(ranks)} have not"]
-        if all_silent:
-            why.append("their recorders hold no unfinished entry at all: they issue nothing")
-        return Suspect(
-            category="thread_lock_deadlock" if all_silent else "polling_wait",
-            ranks=tuple(sorted(ranks)),
-            places=tuple(places),
-            confidence=0.55,
-            summary=summary,
-            why=tuple(why),
-            against=("what they do instead was not seen: their stacks are missing",),
-            advice="take stacks of these ranks (eroica collect --pid); a held GIL, a lock or a "
-            "failing device look alike in the recorder",
-            action="investigate",
-            victims=tuple(r for r in self.world if r not in ranks),
-        )
-
-    def _entries(self, rank: int) -> int:
-        flight = self.by_rank[rank].evidence.flight
-        return len(flight.entries) if flight is not None else 0
-
-    def _mismatch(self, mismatch: Mismatch) -> Suspect:
-        odd = self._odd(mismatch)
-        category = {
-            "shape": "collective_shape_mismatch",
-            "dtype": "collective_dtype_mismatch",
-        }.get(mismatch.kind, "rank_conditional_collective")
-        entry = mismatch.entries[odd[0]]
-        places = tuple(p for p in entry.frames if self.project.contains(p.file))[:2]
-        theirs = ", ".join(sorted({mismatch.odd.get(r, mismatch.majority) for r in odd}))
-        others = mismatch.majority if odd[0] in mismatch.odd else next(iter(mismatch.odd.values()))
-        return Suspect(
-            category=category,
-            ranks=tuple(odd),
-            places=places,
-            confidence=0.65 if mismatch.kind == "op" else 0.85,
-            summary=f"{rank_phrase(odd)} came to collective #{mismatch.sequence} with "
-            f"{mismatch.kind} {theirs}, the others with {others}",
-            why=(
-                f"group {mismatch.group or '0'}, collective #{mismatch.sequence}: {theirs} on "
-                f"{rank_phrase(odd)}, {others} on the other ranks",
-            ),
-            advice=_ADVICE.get(category, ""),
-            victims=tuple(r for r in self.world if r not in odd),
-        )
-
-    def _odd(self, mismatch: Mismatch) -> list[int]:
-        """The minority; among equals, who came with something else than gradients."""
-        odd = sorted(mismatch.odd)
-        rest = sorted(r for r in mismatch.entries if r not in mismatch.odd)
-        if len(odd) == len(rest) and all(mismatch.entries[r].op == "all_reduce" for r in odd):
-            return rest
-        return odd
-
-
-def _verb(ranks: Sequence[int], verb: str) -> str:
+def verb(ranks: Sequence[int], verb: str) -> str:
     return verb + "s" if len(ranks) == 1 else verb
 
 
@@ -536,7 +284,11 @@ def _confidence(reason: Reason) -> float:
     return 0.97 if reason.score >= 1.0 else 0.25 + 0.75 * reason.score
 
 
-_ADVICE = {
+_FORWARD_ADVICE = (
+    "run the part on every rank (on zeros where there is nothing), or wrap the model with "
+    "find_unused_parameters=True"
+)
+ADVICE = {
     "rank_conditional_collective": "let every rank of the group reach the collective: move it out "
     "of the condition, or give it a group of the ranks that enter",
     "checkpoint_collective_on_one_rank": "call the state dictionary on every rank and write the "

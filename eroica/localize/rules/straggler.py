@@ -99,6 +99,8 @@ def _confirmed(view: JobView, found: Slowest) -> bool:
     if table is None or view.source != "profiler":
         return True
     slow = {view.ranks[p] for p in found.positions}
+    if np.isnan(table.late_ns_CR).any():
+        return True  # ranks meet in groups: the last of one group may be late for another's sake
     late = late_ranks(table)
     held = sum(r.held_ns for r in late)
     mine = sum(r.held_ns for r in late if r.rank in slow)
@@ -190,6 +192,8 @@ def _draft(view: JobView, found: Slowest, group: Group) -> Draft:
     places = hottest(view, group.mask, extra_F, entry=entry) or hottest(
         view, group.mask, extra_F
     )
+    if not places and top is not None:
+        places = top.frames[:1]
     if category in ENTRY_CATEGORIES and group.caller is not None and len(places) < 2:
         places = (*places, *[p for p in (group.caller,) if p not in places])
     at = where(places[0] if places else None, view)
