@@ -6,11 +6,13 @@ are resolved here and passed explicitly, and tracing to third parties is off for
 variable left in a shell must not send a prompt elsewhere.
 """
 
+import ipaddress
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
@@ -183,7 +185,12 @@ def is_loopback(endpoint: str) -> bool:
     if not endpoint:
         return True
     host = urlsplit(endpoint).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @dataclass
@@ -210,10 +217,8 @@ class LangChainModel:
         pieces: queue.SimpleQueue[str | Completion | Exception] = queue.SimpleQueue()
 
         def call() -> None:
-            from langsmith import tracing_context
-
             try:
-                with tracing_context(enabled=False):
+                with _untraced():
                     pieces.put(_stream(self._open(max_tokens, seconds), pairs, pieces.put))
             except Exception as error:
                 # The border to a library: whatever a provider raises becomes one named error.
@@ -246,6 +251,22 @@ class LangChainModel:
             ) from error
         except ValueError as error:
             raise ModelError(f"{self.name} is no model", _reason(error, self.options)) from error
+
+
+@contextmanager
+def _untraced() -> Iterator[None]:
+    """Keep a call from every collector, whatever the shell's variables ask for."""
+    from langsmith import tracing_context
+
+    # These ask for a tracer that no longer exists, and the library stops at them.
+    kept = {
+        n: os.environ.pop(n) for n in ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER") if n in os.environ
+    }
+    try:
+        with tracing_context(enabled=False):
+            yield
+    finally:
+        os.environ.update(kept)
 
 
 def _received(

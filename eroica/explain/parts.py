@@ -17,6 +17,7 @@ from eroica.records import (
     RankEvidence,
     ThreadStack,
 )
+from eroica.text import visible
 
 _MAX_FINDINGS = 40
 _MAX_FRAMES = 30
@@ -26,7 +27,7 @@ _MAX_TEXT = 400
 
 def inert(text: str, limit: int = _MAX_TEXT) -> str:
     """Return foreign text on one line, with what is invisible shown, cut to a limit."""
-    shown = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+    shown = visible(text).replace("\n", "\\n").replace("\t", " ")
     return shown if len(shown) <= limit else f"{shown[:limit]}[...]"
 
 
@@ -35,8 +36,12 @@ def verdict(incident: Incident, cause: Cause | None) -> str:
     job = incident.job
     rows = [f"symptom: {incident.symptom}", f"headline: {inert(incident.headline)}"]
     if job.step_ms.now is not None:
-        before = "" if job.step_ms.before is None else f", before {job.step_ms.before:.4g} ms"
-        rows.append(f"step time: {job.step_ms.now:.4g} ms{before}")
+        before = (
+            ""
+            if job.step_ms.before is None
+            else f", before {units.duration(job.step_ms.before * units.NS_PER_MS)}"
+        )
+        rows.append(f"step time: {units.duration(job.step_ms.now * units.NS_PER_MS)}{before}")
     if incident.onset:
         rows.append(f"onset: {incident.onset}")
     if cause is None:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica.text import one_line
+
 Figure = Any  # matplotlib ships no types
 Axes = Any
 
@@ -121,7 +123,7 @@ def rank_ticks(axes: Axes, labels: Sequence[str], guilty: Sequence[int]) -> None
 
 def short(text: str, limit: int = 44) -> str:
     """Shorten a name in the middle and show control characters, which XML does not allow."""
-    shown = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+    shown = one_line(text)
     if len(shown) <= limit:
         return shown
     head = limit // 2 - 1

@@ -20,6 +20,7 @@ from eroica.report.blocks import (
 )
 from eroica.report.content import Options, build
 from eroica.report.style import CSS
+from eroica.text import visible
 
 _CODE = re.compile(r"(`[^`\n]+`)")
 _ANCHOR = re.compile(r"\b([FCP]\d+)\b")
@@ -55,12 +56,7 @@ def render_document(document: Document) -> str:
 
 def escape(text: str) -> str:
     """Escape foreign text for element content and attributes; show what is invisible."""
-    shown = "".join(char if char in "\n\t" or char.isprintable() else _name(char) for char in text)
-    return _escape(shown, quote=True)
-
-
-def _name(char: str) -> str:
-    return f"\\u{ord(char):04x}"
+    return _escape(visible(text), quote=True)
 
 
 def _section(section: Section, level: int, anchors: frozenset[str]) -> str:

@@ -36,13 +36,13 @@ def impact_of(
     incident = material.incident
     if incident.symptom in ("healthy", "unknown"):
         step = incident.job.step_ms.now
-        return (("Step", f"{step:.4g} ms"),) if step else ()
+        return (("Step", _ms(step)),) if step else ()
     facts: list[tuple[str, str]] = []
     before, now = incident.job.step_ms.before, incident.job.step_ms.now
     if before and now:
-        facts.append(("Step", f"{now:.4g} ms, before {before:.4g} ms ({now / before:.2f} x)"))
+        facts.append(("Step", f"{_ms(now)}, before {_ms(before)} ({now / before:.2f} x)"))
     elif now:
-        facts.append(("Step", f"{now:.4g} ms"))
+        facts.append(("Step", _ms(now)))
     held = _ranks_held(material)
     if held:
         facts.append(("Ranks held", held))
@@ -57,6 +57,10 @@ def impact_of(
             money = hours * price_per_gpu_hour
             facts.append(("Cost", f"{money:,.2f} {currency} at {price_per_gpu_hour:g} an hour"))
     return tuple(facts)
+
+
+def _ms(step_ms: float) -> str:
+    return units.duration(step_ms * units.NS_PER_MS)
 
 
 def _ranks_held(material: Material) -> str:

@@ -15,6 +15,7 @@ from eroica.report.blocks import (
     Text,
 )
 from eroica.report.content import Options, build
+from eroica.text import visible
 
 # An underscore inside a word is only an underscore in this dialect.
 _SPECIAL = re.compile(r"([\\*\[\]<#|~!&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
@@ -72,7 +73,7 @@ def _fenced(text: str, language: str) -> list[str]:
     """Fence code with more backticks than it holds, so that it cannot end its fence."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    return [f"{fence}{language}", *_visible(text).rstrip("\n").split("\n"), fence]
+    return [f"{fence}{language}", *visible(text).rstrip("\n").split("\n"), fence]
 
 
 def _cell(text: str) -> str:
@@ -82,7 +83,7 @@ def _cell(text: str) -> str:
 
 def _line(text: str) -> str:
     """Escape one line of foreign text; code spans stay, everything else is inert."""
-    folded = " ".join(_visible(text).split())
+    folded = " ".join(visible(text).split())
     parts = _CODE.split(folded)
     escaped = [
         part if _CODE.fullmatch(part) else _SPECIAL.sub(r"\\\1", part.replace("`", "\\`"))
@@ -94,18 +95,3 @@ def _line(text: str) -> str:
     line = re.sub(r"^([-+=>])", r"\\\1", line)
     line = re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", line)
     return re.sub(r"(?i)\b(https?|ftp|javascript|data|mailto):(?!\s)", r"\1:\\", line)
-
-
-def _visible(text: str) -> str:
-    """Show control and bidirectional characters instead of letting them act."""
-    return "".join(
-        char if char in "\n\t" or (char.isprintable() and ord(char) not in _BIDI) else _name(char)
-        for char in text
-    )
-
-
-_BIDI = {0x061C, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x206A), 0xFEFF}
-
-
-def _name(char: str) -> str:
-    return f"\\u{ord(char):04x}"

@@ -1,0 +1,139 @@
+"""The evidence pack and the source behind it: bounded, differential, inside the project."""
+
+import subprocess
+
+import msgspec
+import pytest
+from make_prompts import TRAIN, with_source
+
+from eroica.explain.evidence import gather
+from eroica.explain.parts import inert
+from eroica.explain.sources import Sources
+from eroica.records import LogEvent, Place
+
+
+def packed(folder, **options):
+    incident = folder.read_incident()
+    return gather(incident, incident.causes[0], evidence=folder.read_evidence(), **options)
+
+
+def part(pack, name):
+    [text] = [one.text for one in pack.parts if one.name.startswith(name)]
+    return text
+
+
+def test_source_has_real_line_numbers_and_marks_the_line(saved_incident, tmp_path):
+    pack = packed(with_source(saved_incident("stuck"), tmp_path / "p"))
+    guilty = part(pack, "source train.py:5-7")
+    assert guilty.splitlines() == [
+        "     5  def save_checkpoint(model):",
+        '     6      torch.save(model.state_dict(), "model.pt")',
+        ">    7      dist.barrier()",
+    ]
+    assert len(pack.source_sha256) == 64
+
+
+def test_the_caller_and_the_imports_come_along(saved_incident, tmp_path):
+    pack = packed(with_source(saved_incident("stuck"), tmp_path / "p"))
+    names = [one.name for one in pack.parts if one.name.startswith("source")]
+    assert names[1] == "source train.py:10-15 (its caller or where it was set up)"
+    assert names[-1] == "source train.py:1-2 (imports)"
+
+
+def test_guilty_and_healthy_rank_stand_side_by_side(saved_incident):
+    text = part(packed(saved_incident("stuck")), "difference")
+    assert "the guilty rank 0" in text and "a healthy rank 1" in text
+    assert text.index("distributed_c10d.py:5356 barrier") < text.index("a healthy rank 1")
+    assert text.index("graph.py:979") > text.index("a healthy rank 1")
+
+
+def test_patterns_are_shown_with_their_peers(saved_incident):
+    pack = packed(saved_incident("slow"))
+    assert "guilty:  beta=0.43 mu=0.91 sigma=0.05" in part(pack, "difference")
+    assert "healthy: beta=0.02 mu=0.5 sigma=0.1" in part(pack, "difference")
+    assert "beta=0.43 mu=0.91 sigma=0.05 differential_distance=1.3 threshold=0.4" in part(
+        pack, "findings"
+    )
+
+
+@pytest.mark.parametrize("share", ["none", "names"])
+def test_no_source_leaves_below_the_level_of_functions(saved_incident, tmp_path, share):
+    pack = packed(with_source(saved_incident("stuck"), tmp_path / "p"), share=share)
+    assert not [one for one in pack.parts if one.name.startswith("source")]
+    assert "torch.save" not in pack.text
+
+
+def test_files_are_sent_whole_where_that_is_allowed(saved_incident, tmp_path):
+    pack = packed(with_source(saved_incident("stuck"), tmp_path / "p"), share="files")
+    [name] = [one.name for one in pack.parts if one.name.startswith("source")]
+    assert name.startswith(f"source train.py:1-{len(TRAIN.splitlines())}")
+
+
+@pytest.mark.parametrize("budget", [2000, 600, 250, 60])
+def test_the_budget_holds_and_what_is_left_out_is_named(saved_incident, tmp_path, budget):
+    folder = with_source(saved_incident("stuck"), tmp_path / "p")
+    full = packed(folder)
+    pack = packed(folder, budget=budget)
+    assert sum(one.tokens for one in pack.parts) <= budget + 16
+    if sum(one.tokens for one in full.parts) > budget:
+        assert pack.left_out
+    assert pack.parts[0].name == "verdict"
+
+
+def test_the_lowest_weight_goes_first(saved_incident, tmp_path):
+    folder = with_source(saved_incident("stuck"), tmp_path / "p")
+    evidence = folder.read_evidence()
+    logs = (LogEvent(kind="watchdog", text="x" * 300),)
+    folder.write_evidence(msgspec.structs.replace(evidence, log_events=logs))
+    full = packed(folder)
+    pack = packed(folder, budget=sum(one.tokens for one in full.parts) - 10)
+    assert pack.left_out == ("logs",)
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["../outside.py", "/etc/passwd", "notes.txt", "<string>", "", "a\0b.py", "link.py", "none.py"],
+)
+def test_no_file_outside_the_project_is_read(tmp_path, file):
+    (tmp_path / "outside.py").write_text("secret = 1\n")
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "notes.txt").write_text("x\n")
+    (root / "link.py").symlink_to(tmp_path / "outside.py")
+    sources = Sources(root)
+    assert sources.function(Place(name="f", file=file, line=1)) is None
+    assert sources.whole(file) is None
+
+
+def test_a_file_that_does_not_parse_is_shown_around_the_line(tmp_path):
+    (tmp_path / "a.py").write_text("def f(:\n" * 100)
+    excerpt = Sources(tmp_path).function(Place(name="f", file="a.py", line=50))
+    assert (excerpt.first, excerpt.last, excerpt.mark) == (38, 62, 50)
+
+
+def test_a_long_function_is_cut_around_the_line(tmp_path):
+    (tmp_path / "a.py").write_text("def f():\n" + "    x = 1\n" * 500)
+    excerpt = Sources(tmp_path).function(Place(name="f", file="a.py", line=400))
+    assert excerpt.first < 400 < excerpt.last
+    assert len(excerpt.lines) <= 120
+
+
+def test_a_line_beyond_the_file_shows_nothing(tmp_path):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    assert Sources(tmp_path).function(Place(name="f", file="a.py", line=9)) is None
+
+
+def test_the_commits_that_touched_the_lines_are_named(saved_incident, tmp_path):
+    folder = with_source(saved_incident("stuck"), tmp_path / "p")
+    git = ["git", "-C", str(tmp_path / "p"), "-c", "user.name=n", "-c", "user.email=e@x.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "train.py"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "Add a barrier after saving"], check=True)
+    text = part(packed(folder), "commits")
+    assert "train.py:5-7" in text and "Add a barrier after saving" in text
+    assert "e@x.org" not in text
+
+
+def test_foreign_text_stays_on_its_line():
+    assert inert("a\nb\u202e\x1b[0m") == "a\\nb\\u202e\\x1b[0m"
+    assert len(inert("x" * 5000)) < 500

@@ -1,0 +1,153 @@
+"""Pseudonyms: nothing telling leaves, everything comes back."""
+
+import json
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eroica.explain.privacy import Pseudonyms, key_path, redact
+
+SECRETS = [
+    "sk-abcdefghijklmnopqrstuvwx",
+    "sk-proj-abc_DEF-0123456789abcdef",
+    "hf_AbCdEfGhIjKlMnOpQrSt",
+    "AKIAIOSFODNN7EXAMPLE",
+    "ghp_0123456789abcdefghijABCDEFGHIJ",
+    "github_pat_11ABCDEFG0123456789_abcdef",
+    "xoxb-1234567890-abcdefghij",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcDEF123_-",
+    "0123456789abcdef0123456789abcdef01234567",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("frame", ["{}", "x = '{}'", "token {} end", "a\n{}\nb"])
+def test_secrets_are_hidden_wherever_they_stand(secret, frame):
+    names, text = Pseudonyms(), frame.format(secret)
+    hidden = names.hide(text)
+    assert secret not in hidden
+    assert names.reveal(hidden) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("WANDB_API_KEY=abc12345xyz", "abc12345xyz"),
+        ('password = "hunter2"', "hunter2"),
+        ("--auth-token s3cretvalue99 --batch 3", "s3cretvalue99"),
+        ("--api-key=s3cretvalue99", "s3cretvalue99"),
+        ("Authorization: Bearer abcdEFGH1234", "abcdEFGH1234"),
+        ("redis://admin:pw123@cache.example.com:6379/0", "pw123"),
+        ('{"aws_secret_access_key": "wJalrXUtnFEMI/K7MDENG"}', "wJalrXUtnFEMI/K7MDENG"),
+        ("os.environ['HF_TOKEN'] = 'abcd1234efgh'", "abcd1234efgh"),
+    ],
+)
+def test_values_are_hidden_by_what_they_are_called(text, secret):
+    names = Pseudonyms()
+    assert secret not in names.hide(text)
+    assert names.reveal(names.hide(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_tokens=4096, num_key_value_heads=8",
+        "TOKENIZERS_PARALLELISM=false",
+        'pad_token="<pad>"',
+        "sorted(items, key=lambda item: item.size)",
+        "c10d::Reducer at::native::add_ std::vector",
+        "torch 2.13.0+cpu at 03:12:05, 127.0.0.1",
+        "for key in state: value = state[key]",
+        "token = tokenizer.encode(text)",
+    ],
+)
+def test_ordinary_code_is_left_alone(text):
+    assert Pseudonyms().hide(text) == text
+
+
+def test_addresses_users_and_hosts_get_stable_names():
+    names = Pseudonyms()
+    names.know("gpu-003.cluster.example", "node")
+    names.know("gpu-003", "node")
+    text = "gpu-003.cluster.example gpu-003 10.1.2.3 fe80::1ff:fe23:4567:890a /home/ada/x ada@b.org"
+    first = names.hide(text)
+    assert first == "node-1 node-2 ip-1 ip-2 /home/user-1/x mail-1"
+    assert names.hide(text) == first
+    assert names.reveal(first) == text
+
+
+def test_a_host_inside_a_longer_name_is_another_host():
+    names = Pseudonyms()
+    names.know("gpu1", "node")
+    assert names.hide("gpu1 gpu12 agpu1") == "node-1 gpu12 agpu1"
+
+
+def test_text_that_looks_like_a_pseudonym_comes_back_as_itself():
+    names = Pseudonyms()
+    names.know("node-1", "node")
+    names.know("alpha", "node")
+    text = "alpha node-1 node-2 secret-1 xnode-3y"
+    assert names.reveal(names.hide(text)) == text
+
+
+def test_common_words_are_no_names():
+    names = Pseudonyms()
+    names.know("train", "user")
+    names.know("localhost", "node")
+    names.know("", "node")
+    assert names.hide("train.py on localhost") == "train.py on localhost"
+
+
+PIECES = st.sampled_from(
+    [*SECRETS, "gpu-003", "ada", "/home/ada/p", "10.0.0.7", "node-1", "user-2", "secret-", "=", '"',
+     " ", "\n", "@", "://", "key=", "password: ", "a", "-", "1", "9", "_"]
+)  # fmt: skip
+
+
+@given(st.lists(st.one_of(PIECES, st.text(max_size=4)), max_size=12).map("".join))
+def test_reveal_undoes_hide_for_any_text(text):
+    names = Pseudonyms()
+    names.know("gpu-003", "node")
+    names.know("ada", "user")
+    assert names.reveal(names.hide(text)) == text
+
+
+@given(st.text(alphabet="ab \n:/", max_size=30), st.sampled_from(SECRETS[:8]))
+def test_no_surrounding_text_lets_a_secret_through(text, secret):
+    assert secret not in Pseudonyms().hide(f"{text} {secret} {text}")
+
+
+def test_values_of_the_environment_are_hidden_by_their_names():
+    settings = [{"key": "env.MY_TOKEN", "value": "plain"}, {"key": "env.PATH2", "value": "plain"}]
+    hidden = Pseudonyms().hide_all(settings)
+    assert [one["value"] for one in hidden] == ["secret-1", "plain"]
+
+
+def test_the_key_is_the_owners_and_holds_no_secret(saved_incident):
+    folder = saved_incident("stuck")
+    names = Pseudonyms.of(folder, folder.read_incident(), folder.read_evidence())
+    hidden = names.hide("gpu-003 of ada, password='hunter2'")
+    names.save(folder)
+    path = key_path(folder)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert set(json.loads(path.read_text()).values()) == {"gpu-003", "ada"}
+    again = Pseudonyms.of(folder, folder.read_incident(), folder.read_evidence())
+    assert again.hide("ada on gpu-003") == "user-1 on node-1"
+    assert again.reveal(hidden).startswith("gpu-003 of ada")
+
+
+def test_redaction_keeps_the_lines():
+    text = "a\n-----BEGIN PRIVATE KEY-----\nxyz\n-----END PRIVATE KEY-----\nkey = 'sk-" + "a" * 20
+    redacted = redact(text)
+    assert "xyz" not in redacted
+    assert redacted.count("\n") == text.count("\n")
+
+
+def test_a_secret_of_this_environment_is_hidden_as_it_stands(monkeypatch, saved_incident):
+    monkeypatch.setenv("CORP_TOKEN", "plainlookingword")
+    folder = saved_incident("slow")
+    names = Pseudonyms.of(folder, folder.read_incident(), None)
+    assert "plainlookingword" not in names.hide("said plainlookingword there")
