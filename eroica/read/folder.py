@@ -23,6 +23,7 @@ __all__ = ["FileInput", "Inputs", "TraceInput", "find_inputs", "load_evidence"]
 MAX_FILES = 200_000
 _MAX_ALIKE = 12
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "site-packages"})
+_NOT_READ: tuple[Kind, ...] = ("other", "defect", "timeline_meta")
 _ONE_A_RANK: tuple[Kind, ...] = ("trace", "flight", "stacks")
 """Kinds of which a job has one a rank: two folders that both have them are two jobs."""
 
@@ -66,7 +67,7 @@ def find_inputs(paths: Sequence[str | Path]) -> Inputs:
         pids=_files(found, "pid"),
         tasks=_files(found, "tasks"),
         evidence=tuple(one.path for one in _of(found, "evidence")),
-        unknown=tuple(one.path for one in found if one.kind in ("other", "defect")),
+        unknown=tuple(one.path for one in found if one.kind in _NOT_READ),
         warnings=tuple(warnings),
     )
 
@@ -87,6 +88,9 @@ def _walk(paths: list[Path], incidents: list[Path], warnings: list[Warning]) -> 
                 error.strerror or str(error),
                 "eroica list shows the incidents; eroica diagnose FOLDER takes traces and dumps",
             ) from error
+        if top.name == "incident.json" and is_incident(top.parent):
+            incidents.append(top.parent)
+            continue
         for path in _below(top, incidents, warnings) if is_folder else [top]:
             key = _identity(path)
             if key is not None and key not in seen:
@@ -173,6 +177,11 @@ def _warn_of_the_rest(found: list[_Found], warnings: list[Warning]) -> None:
     warnings.extend(
         Warning(file=str(one.path), what=one.why) for one in found if one.kind == "defect"
     )
+    if not _of(found, "timeline"):
+        warnings.extend(
+            Warning(file=str(one.path), what="describes a timeline that is not among the files")
+            for one in _of(found, "timeline_meta")
+        )
     others = [one for one in found if one.kind == "other"]
     if len(others) == 1:
         warnings.append(Warning(file=str(others[0].path), what=f"is not read: {others[0].why}"))
