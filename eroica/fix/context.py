@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 import libcst as cst
 
 from eroica.fix.edits import Edits
+from eroica.fix.facts import calls_here, definitions
 from eroica.fix.tree import Function, Loop, Source, Statement, body_of, find
 from eroica.records import Cause, Label, Setting
 
@@ -87,7 +88,7 @@ class Context:
     def files(self) -> tuple[Source, ...]:
         """All sources, those of the spots first."""
         first = list(dict.fromkeys(spot.source for spot in self.spots))
-        return tuple([*first, *(s for s in self.sources.values() if s not in first)])
+        return (*first, *(s for s in self.sources.values() if s not in first))
 
     @cached_property
     def scopes(self) -> tuple[Spot, ...]:
@@ -125,14 +126,52 @@ class Context:
                 return near[0]
         return items[0] if len(items) == 1 else None
 
-    def loops(self) -> list[tuple[Source, Loop]]:
-        """Return the loops in the functions of the spots."""
-        return [
-            (spot.source, loop)
-            for spot in self.scopes
-            for kind in (cst.For, cst.While)
-            for loop in find(spot.scope, kind)
+    @cached_property
+    def reached(self) -> tuple[tuple[Source, Function], ...]:
+        """The project's functions that the named functions call, and those that call them."""
+        found: list[tuple[Source, Function]] = []
+        named = [s for s in self.scopes if s.function is not None]
+        for spot in named:
+            for call in calls_here(spot.scope):
+                found += definitions(spot.source, call, self.files)
+        wanted = {id(s.function) for s in named}
+        for source in self.files:
+            for call in find(source.module, cst.Call):
+                caller = source.function_of(call)
+                if caller is not None and any(
+                    id(f) in wanted for _, f in definitions(source, call, self.files)
+                ):
+                    found.append((source, caller))
+        known = {id(f): (s, f) for s, f in found if id(f) not in wanted}
+        return tuple(known.values())
+
+    def closeness(self, source: Source, node: cst.CSTNode) -> float:
+        """Say how well a node fits the cause's places, 0.3 (same project) .. 1 (the very line)."""
+        if self.is_near(source, node, 0):
+            return 1.0
+        if self.is_near(source, node):
+            return 0.9
+        if self.is_named(source, node):
+            return 0.8
+        function = source.function_of(node)
+        if any(f is function for _, f in self.reached):
+            return 0.6
+        return 0.4 if any(spot.source is source for spot in self.spots) else 0.3
+
+    def every(self, kind: type[Match], least: float = 0.4) -> list[tuple[Source, Match]]:
+        """Return the project's nodes of a kind, those closest to the cause's places first."""
+        found = [
+            (self.closeness(source, node), source, node)
+            for source in self.files
+            for node in find(source.module, kind)
         ]
+        close = [item for item in found if item[0] >= least]
+        return [(source, node) for _, source, node in sorted(close, key=lambda item: -item[0])]
+
+    def loops(self, least: float = 0.4) -> list[tuple[Source, Loop]]:
+        """Return the project's loops, those closest to the cause's places first."""
+        loops = [*self.every(cst.For, least), *self.every(cst.While, least)]
+        return sorted(loops, key=lambda item: -self.closeness(*item))
 
     def bodies(self) -> list[tuple[Spot, Sequence[cst.BaseStatement]]]:
         return [(spot, body_of(spot.function) if spot.function else ()) for spot in self.scopes]

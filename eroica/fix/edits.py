@@ -41,9 +41,9 @@ class _Apply(cst.CSTTransformer):
 
     def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> object:  # type: ignore[override]
         updated: object = super().on_leave(original_node, updated_node)
-        if isinstance(original_node, cst.IndentedBlock):
-            return _no_empty_block(updated)
         key = id(original_node)
+        if isinstance(original_node, cst.IndentedBlock) and key not in self.edits._changes:
+            return _no_empty_block(updated)
         change = self.edits._changes.get(key)
         if change is not None and isinstance(updated, cst.CSTNode):
             updated = change(updated)

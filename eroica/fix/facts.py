@@ -9,12 +9,51 @@ from eroica.fix.tree import Function, Loop, Source, code, dotted, find, names, w
 
 # torch.distributed functions that every rank of the group must reach (torch 2.x, module c10d).
 COLLECTIVES = frozenset(
-    ["barrier", "monitored_barrier", "all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "all_gather_coalesced", "all_reduce_coalesced", "broadcast", "broadcast_object_list", "reduce", "reduce_scatter", "reduce_scatter_tensor", "gather", "gather_object", "scatter", "scatter_object_list", "all_to_all", "all_to_all_single", "new_group", "new_subgroups"]
+    [
+        "barrier",
+        "monitored_barrier",
+        "all_reduce",
+        "all_gather",
+        "all_gather_object",
+        "all_gather_into_tensor",
+        "all_gather_coalesced",
+        "all_reduce_coalesced",
+        "broadcast",
+        "broadcast_object_list",
+        "reduce",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "gather",
+        "gather_object",
+        "scatter",
+        "scatter_object_list",
+        "all_to_all",
+        "all_to_all_single",
+        "new_group",
+        "new_subgroups",
+    ]
 )
 BARRIERS = frozenset({"barrier", "monitored_barrier"})
 # Calls with collectives inside: checkpoint and state-dict functions of sharded models.
 HIDDEN = frozenset(
-    ["get_model_state_dict", "get_optimizer_state_dict", "get_state_dict", "full_tensor", "full_state_dict", "consolidate_state_dict", "optim_state_dict", "full_optim_state_dict", "sharded_state_dict", "summon_full_params", "save_checkpoint_sharded", "dcp_save", "async_save", "clip_grad_norm_fsdp", "wait_for_everyone", "gather_for_metrics"]
+    [
+        "get_model_state_dict",
+        "get_optimizer_state_dict",
+        "get_state_dict",
+        "full_tensor",
+        "full_state_dict",
+        "consolidate_state_dict",
+        "optim_state_dict",
+        "full_optim_state_dict",
+        "sharded_state_dict",
+        "summon_full_params",
+        "save_checkpoint_sharded",
+        "dcp_save",
+        "async_save",
+        "clip_grad_norm_fsdp",
+        "wait_for_everyone",
+        "gather_for_metrics",
+    ]
 )
 _RANK = re.compile(
     r"(?:.*_)?(?:rank|rank_?id)\d*|(?:is_?)?(?:main|master|chief|primary)(?:_?(?:process|rank|proc|node))?"

@@ -13,7 +13,23 @@ from eroica.records import Cause, Finding, Place
 
 log = logging.getLogger(__name__)
 SKIP = frozenset(
-    [".git", ".hg", ".eroica", ".venv", "venv", "env", "node_modules", "__pycache__", "site-packages", "dist-packages", ".tox", ".mypy_cache", ".ruff_cache", "build", "dist"]
+    [
+        ".git",
+        ".hg",
+        ".eroica",
+        ".venv",
+        "venv",
+        "env",
+        "node_modules",
+        "__pycache__",
+        "site-packages",
+        "dist-packages",
+        ".tox",
+        ".mypy_cache",
+        ".ruff_cache",
+        "build",
+        "dist",
+    ]
 )
 MAX_FILES = 60  # parsed for one incident: the cause's files and what they import
 MAX_BYTES = 1_000_000  # a larger file is generated; nobody wants a patch for it

@@ -1,0 +1,258 @@
+"""DIV001 Take a decision on local data together.
+
+## What it does
+Before a `break`, `continue` or `return` that depends on this rank's loss, data or clock, reduces
+the decision over all ranks. A value that feeds a decision object (`stopper.update(val)`) is
+averaged over the ranks instead, so that all of them decide by the same number.
+
+## Why it hurts
+A rank that skips a step or leaves the loop alone makes fewer collectives than the others. They
+wait for it, or their gradients are averaged across different steps.
+
+## When it is wrong
+The value was made equal on all ranks before, or the loop has no collectives in it.
+"""
+
+import libcst as cst
+
+from eroica.fix.context import Context, Example, FixerResult
+from eroica.fix.edits import Edits
+from eroica.fix.facts import agreed_names, backward_call, collectives, ends_early, is_local, ranked
+from eroica.fix.tree import Function, Source, Statement, code, dotted, find, names
+
+CODE = "DIV001"
+ANSWERS = frozenset(
+    {
+        "divergent_control_flow",
+        "collective_count_mismatch",
+        "uneven_inputs",
+        "rank_conditional_collective",
+    }
+)
+LABEL = "review"
+FIXES = (
+    Example(
+        category="divergent_control_flow",
+        before="""\
+import torch
+import torch.distributed as dist
+
+def train(model, batches):
+    for x in batches:
+        loss = model(x)
+        if not torch.isfinite(loss):  # <-- here
+            continue
+        loss.backward()
+""",
+        after="""\
+import torch
+import torch.distributed as dist
+
+def train(model, batches):
+    for x in batches:
+        loss = model(x)
+        decision = torch.tensor(int(not torch.isfinite(loss)), device=loss.device)
+        dist.all_reduce(decision, op=dist.ReduceOp.MAX)
+        if decision.item():
+            continue
+        loss.backward()
+""",
+    ),
+    Example(
+        category="divergent_control_flow",
+        before="""\
+import torch
+import torch.distributed as dist
+
+def train(model, stopper, data):
+    for epoch in range(10):
+        step(model, data).backward()
+        val = validate(model, data)
+        if stopper.update(val):  # <-- here
+            break
+""",
+        after="""\
+import torch
+import torch.distributed as dist
+
+def train(model, stopper, data):
+    for epoch in range(10):
+        step(model, data).backward()
+        val = validate(model, data)
+        mean = torch.as_tensor(val, dtype=torch.float32)
+        dist.all_reduce(mean)
+        val = mean.item() / dist.get_world_size()
+        if stopper.update(val):
+            break
+""",
+    ),
+)
+KEEPS = (
+    Example(
+        category="divergent_control_flow",
+        before="""\
+import torch
+import torch.distributed as dist
+
+def train(model, batches):
+    for x in batches:
+        loss = model(x)
+        bad = (~torch.isfinite(loss)).int()
+        dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+        if bad.item():  # <-- here
+            continue
+        loss.backward()
+""",
+    ),
+)
+
+
+def fix(context: Context) -> FixerResult | None:
+    """Reduce the decision; None where no early exit of a training loop is local."""
+    found = []
+    for source in context.files:
+        for node in find(source.module, cst.If):
+            if _fits(source, node):
+                score = (
+                    0.9
+                    if context.is_near(source, node, 1)
+                    else (
+                        0.6
+                        if context.is_named(source, node)
+                        else _from_callee(context, source, node)
+                    )
+                )
+                if score:
+                    found.append((score, source, node))
+    for score, source, node in sorted(found, key=lambda item: -item[0]):
+        result = _rewrite(context, source, node, score)
+        if result is not None:
+            return result
+    return None
+
+
+def _from_callee(context: Context, source: Source, node: cst.If) -> float:
+    """The cause names the function whose result decides."""
+    made = {spot.function.name.value for spot in context.spots if spot.function is not None}
+    tested = names(node.test)
+    if made & tested:
+        return 0.6
+    function = source.function_of(node)
+    for target, value, _ in source.assignments(function.body if function else None):
+        if target in tested and made & names(value):
+            return 0.5
+    return 0.0
+
+
+def _fits(source: Source, node: cst.If) -> bool:
+    function = source.function_of(node)
+    if function is None or ends_early(node.body) is None or node.orelse is not None:
+        return False
+    loops = source.loops(node)
+    if not loops or not (_has_work(source, loops[-1]) or _has_work(source, function)):
+        return False
+    if ranked(source, node.test) or isinstance(source.parent(node), cst.If):
+        return False
+    if isinstance(ends_early(node.body), cst.Return) and not _has_work(source, function):
+        return False
+    return is_local(source, node.test, function) or _fed_value(source, node, function) is not None
+
+
+def _has_work(source: Source, node: cst.CSTNode) -> bool:
+    body = getattr(node, "body", node)
+    return backward_call(body) is not None or bool(collectives(source, body))
+
+
+def _fed_value(source: Source, node: cst.If, function: Function) -> tuple[str, Statement] | None:
+    """The local metric a decision object or comparison in the test is fed with."""
+    wanted = {
+        dotted(arg.value)
+        for call in find(node.test, cst.Call)
+        if isinstance(call.func, cst.Attribute) and not dotted(call.func).startswith("torch.")
+        for arg in call.args
+    }
+    for part in find(node.test, cst.Comparison):
+        wanted.add(dotted(part.left))
+    block = source.siblings(node)
+    before = block[: list(block).index(node)]
+    for statement in reversed(before):
+        for target, value, _ in source.assignments(statement):
+            calls = list(find(value, cst.Call))
+            if target in wanted and target in names(statement) and calls:
+                if target in agreed_names(source, function) or _is_clock(value):
+                    return None
+                return target, statement  # type: ignore[return-value]
+    return None
+
+
+def _is_clock(value: cst.BaseExpression) -> bool:
+    return any(
+        "time" in code(call.func) or "perf_counter" in code(call.func)
+        for call in find(value, cst.Call)
+    )
+
+
+def _rewrite(context: Context, source: Source, node: cst.If, score: float) -> FixerResult | None:
+    dist, torch = source.alias("torch.distributed"), source.alias("torch")
+    function = source.function_of(node)
+    assert function is not None
+    edits = Edits(source)
+    if dist is None:
+        edits.add_import("import torch.distributed as dist")
+        dist = "dist"
+    if torch is None:
+        edits.add_import("import torch")
+        torch = "torch"
+    fed = None if _is_predicate(node.test) else _fed_value(source, node, function)
+    if fed is not None:
+        name, statement = fed
+        mean = _free("mean", function)
+        edits.after(
+            statement,
+            f"""\
+{mean} = {torch}.as_tensor({name}, dtype={torch}.float32)
+{dist}.all_reduce({mean})
+{name} = {mean}.item() / {dist}.get_world_size()
+""",
+        )
+        what = f"`{name}` is averaged over all ranks before it decides"
+    else:
+        flag = _free("decision", function)
+        device = _device(node.test, source, function)
+        edits.before(
+            node,
+            f"""\
+{flag} = {torch}.tensor(int({code(node.test)}){device})
+{dist}.all_reduce({flag}, op={dist}.ReduceOp.MAX)
+""",
+        )
+        edits.replace(node.test, cst.parse_expression(f"{flag}.item()"))
+        what = "as soon as one rank would do it, all do"
+    return context.result(
+        edits,
+        why=f"{source.path}:{source.line(node)} `{code(node.test)}` is decided by each rank alone, "
+        "and the ranks that go on wait for the one that did not.",
+        behaviour=f"One small all-reduce more per decision; {what}.",
+        score=score,
+    )
+
+
+def _is_predicate(test: cst.BaseExpression) -> bool:
+    """Tests of single values (is it finite?) are decided, not averaged: a mean of NaN is NaN."""
+    text = code(test)
+    return any(word in text for word in ("isfinite", "isnan", "isinf", "any(", "all(", "time"))
+
+
+def _device(test: cst.BaseExpression, source: Source, function: Function) -> str:
+    """Keep the decision on the device of the tensor it is made from."""
+    for call in find(test, cst.Call):
+        if dotted(call.func).startswith("torch.") and call.args and dotted(call.args[0].value):
+            return f", device={dotted(call.args[0].value)}.device"
+    return ""
+
+
+def _free(name: str, function: Function) -> str:
+    used = names(function)
+    while name in used:
+        name += "_"
+    return name

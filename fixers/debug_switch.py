@@ -1,0 +1,188 @@
+"""DBG001 Take out a debug switch that was left on.
+
+## What it does
+Removes calls that turn on anomaly detection, allocation tracing, profiling or synchronous
+launches, and their imports where nothing else needs them.
+
+## Why it hurts
+These switches record a stack for every operation or allocation, or wait for the device after
+each one: steps take several times as long.
+
+## When it is wrong
+Somebody is looking for a fault right now.
+"""
+
+import re
+
+import libcst as cst
+
+from eroica.fix.context import Context, Example, FixerResult
+from eroica.fix.edits import Edits, is_used
+from eroica.fix.tree import Source, argument, called, code, dotted, find, single
+
+CODE = "DBG001"
+ANSWERS = frozenset({"debug_setting_left_on", "python_overhead", "host_sync", "straggler_compute"})
+LABEL = "safe"
+FIXES = (
+    Example(
+        category="debug_setting_left_on",
+        before="""\
+import torch
+
+torch.autograd.set_detect_anomaly(True)  # <-- here
+
+def train(model):
+    model().backward()
+""",
+        after="""\
+import torch
+
+
+def train(model):
+    model().backward()
+""",
+    ),
+    Example(
+        category="debug_setting_left_on",
+        before="""\
+import tracemalloc
+
+def train(model):
+    tracemalloc.start(25)  # <-- here
+    model().backward()
+""",
+        after="""\
+
+def train(model):
+    model().backward()
+""",
+    ),
+    Example(
+        category="debug_setting_left_on",
+        before="""\
+import torch
+
+def train(model):
+    with torch.autograd.detect_anomaly():  # <-- here
+        model().backward()
+""",
+        after="""\
+import torch
+
+def train(model):
+    model().backward()
+""",
+    ),
+)
+KEEPS = (
+    Example(
+        category="debug_setting_left_on",
+        before="""\
+import torch
+
+torch.autograd.set_detect_anomaly(False)  # <-- here
+""",
+    ),
+)
+_CALLS = re.compile(
+    r"torch\.autograd\.set_detect_anomaly|torch\.autograd\.anomaly_mode\.set_detect_anomaly"
+    r"|tracemalloc\.start|sys\.settrace|sys\.setprofile|threading\.settrace|threading\.setprofile"
+    r"|torch\.cuda\.set_sync_debug_mode|torch\.cuda\.memory\._record_memory_history"
+    r"|torch\.cuda\.memory\._record_memory_history|torch\._logging\.set_logs|gc\.set_debug"
+    r"|warnings\.simplefilter_all|asyncio\.set_debug|faulthandler\.dump_traceback_later"
+)
+_CONTEXTS = re.compile(
+    r"torch\.autograd\.(?:anomaly_mode\.)?(?:detect_anomaly|set_detect_anomaly)"
+    r"|torch\.autograd\.profiler\.(?:profile|emit_nvtx|record_function)|torch\.autograd\.profiler_legacy\.profile"
+)
+_VARIABLES = re.compile(
+    r"CUDA_LAUNCH_BLOCKING|TORCH_DISTRIBUTED_DEBUG|NCCL_DEBUG|TORCH_SHOW_CPP_STACKTRACES|PYTHONTRACEMALLOC"
+    r"|PYTHONMALLOC|PYTHONDEVMODE|TORCH_LOGS|TORCH_CPP_LOG_LEVEL|AUTOGRAD_ANOMALY|GLOO_LOG_LEVEL|NCCL_BLOCKING_WAIT"
+)
+_OFF = re.compile(r"False|0|None|\"0\"|'0'|\"default\"|'default'")
+
+
+def fix(context: Context) -> FixerResult | None:
+    """Remove the switches; None where the project turns none on."""
+    edits: dict[str, Edits] = {}
+    places: list[str] = []
+    score = 0.0
+    for source in context.files:
+        for node in _switches(source):
+            if context.cause.category != "debug_setting_left_on" and not context.is_near(
+                source, node
+            ):
+                continue
+            edit = edits.setdefault(source.path, Edits(source))
+            _take_out(edit, node)
+            places.append(f"{source.path}:{source.line(node)} `{_head(node)}`")
+            score = max(score, 0.6 + 0.35 * context.closeness(source, node))
+    if not places:
+        return None
+    for path, edit in edits.items():
+        _drop_unused_imports(context.sources[path], edit)
+    return context.result(
+        *edits.values(),
+        why=f"{'; '.join(places)}: switched on for a search that is over.",
+        behaviour="The program computes the same; errors come with less detail.",
+        score=score,
+    )
+
+
+def _head(node: cst.CSTNode) -> str:
+    return code(node).split("\n")[0].removesuffix(":")
+
+
+def _switches(source: Source) -> list[cst.CSTNode]:
+    found: list[cst.CSTNode] = []
+    for line in find(source.module, cst.SimpleStatementLine):
+        call = called(line)
+        if call is not None and _CALLS.fullmatch(source.full_name(call.func)) and not _is_off(call):
+            found.append(line)
+        small = single(line)
+        if isinstance(small, cst.Assign) and isinstance(small.targets[0].target, cst.Subscript):
+            target = small.targets[0].target
+            key = code(target.slice[0]).strip("\"'")
+            if (
+                dotted(target.value).endswith("environ")
+                and _VARIABLES.fullmatch(key)
+                and not _OFF.fullmatch(code(small.value))
+            ):
+                found.append(line)
+        if call is not None and dotted(call.func).endswith("environ.setdefault") and call.args:
+            key = code(call.args[0].value).strip("\"'")
+            if _VARIABLES.fullmatch(key):
+                found.append(line)
+    for block in find(source.module, cst.With):
+        item = block.items[0].item
+        if len(block.items) == 1 and isinstance(item, cst.Call) and not _is_off(item):
+            if _CONTEXTS.fullmatch(source.full_name(item.func)):
+                found.append(block)
+    return found
+
+
+def _is_off(call: cst.Call) -> bool:
+    first = argument(call, "mode", 0) or argument(call, "enabled", 0)
+    return first is not None and bool(_OFF.fullmatch(code(first.value)))
+
+
+def _take_out(edit: Edits, node: cst.CSTNode) -> None:
+    if isinstance(node, cst.With):
+        edit.replace(node, list(node.body.body))
+    else:
+        edit.remove(node)
+
+
+def _drop_unused_imports(source: Source, edit: Edits) -> None:
+    """Drop plain imports that only the removed lines needed."""
+    after = cst.parse_module(edit.text())
+    for line in find(source.module, cst.SimpleStatementLine):
+        small = single(line)
+        if (
+            isinstance(small, cst.Import)
+            and len(small.names) == 1
+            and small.names[0].asname is None
+        ):
+            name = dotted(small.names[0].name)
+            if "." not in name and is_used(source.module, name) and not is_used(after, name):
+                edit.remove(line)

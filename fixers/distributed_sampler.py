@@ -1,0 +1,184 @@
+"""SMP002 Give each rank its own part of the data.
+
+## What it does
+Replaces `shuffle=True` of a training DataLoader by a `DistributedSampler`, and tells it the epoch
+at the start of each.
+
+## Why it hurts
+Without it every rank reads the whole data set: an epoch takes as many times as long as there are
+ranks, and all see the same samples.
+
+## When it is wrong
+The data set is already cut for the rank, or it is meant to be read whole.
+"""
+
+import re
+
+import libcst as cst
+
+from eroica.fix.context import Context, Example, FixerResult
+from eroica.fix.edits import Edits
+from eroica.fix.facts import is_ranked
+from eroica.fix.tree import Source, argument, code, dotted, find, names, pairs
+
+CODE = "SMP002"
+ANSWERS = frozenset(
+    {
+        "sampler_misconfiguration",
+        "load_imbalance",
+        "straggler_data_loading",
+        "dataloader_bottleneck",
+        "straggler_compute",
+    }
+)
+LABEL = "review"
+FIXES = (
+    Example(
+        category="sampler_misconfiguration",
+        before="""\
+from torch.utils.data import DataLoader
+
+def train(ds, epochs):
+    loader = DataLoader(ds, batch_size=8, shuffle=True)  # <-- here
+    for epoch in range(epochs):
+        for x in loader:
+            step(x)
+""",
+        after="""\
+from torch.utils.data import DataLoader, DistributedSampler
+
+def train(ds, epochs):
+    sampler = DistributedSampler(ds)
+    loader = DataLoader(ds, batch_size=8, sampler=sampler)
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for x in loader:
+            step(x)
+""",
+    ),
+    Example(
+        category="load_imbalance",
+        before="""\
+from torch.utils.data import DataLoader
+
+FOLDERS = ["a", "b"]
+
+def train(rank):
+    ds = Folder(FOLDERS[rank])
+    loader = DataLoader(ds, batch_size=8, shuffle=True)  # <-- here
+    return loader
+""",
+        after="""\
+from torch.utils.data import ConcatDataset, DataLoader, DistributedSampler
+
+FOLDERS = ["a", "b"]
+
+def train(rank):
+    ds = ConcatDataset([Folder(part) for part in FOLDERS])
+    sampler = DistributedSampler(ds)
+    loader = DataLoader(ds, batch_size=8, sampler=sampler)
+    return loader
+""",
+    ),
+)
+KEEPS = (
+    Example(
+        category="sampler_misconfiguration",
+        before="""\
+from torch.utils.data import DataLoader, DistributedSampler
+
+loader = DataLoader([1], sampler=DistributedSampler([1]))  # <-- here
+""",
+    ),
+)
+
+
+def fix(context: Context) -> FixerResult | None:
+    """Add the sampler; None where the loaders have one."""
+    for source in context.files:
+        found = source.calls(source.module, r"(?:torch\.utils\.data(?:\.dataloader)?\.)?DataLoader")
+        for call in sorted(found, key=lambda c: -context.closeness(source, c)):
+            if argument(call, "sampler") is not None or argument(call, "batch_sampler") is not None:
+                continue
+            if not call.args or not dotted(call.args[0].value):
+                continue
+            result = _add(context, source, call)
+            if result is not None:
+                return result
+    return None
+
+
+def _add(context: Context, source: Source, call: cst.Call) -> FixerResult | None:
+    data = dotted(call.args[0].value)
+    statement = source.statement_of(call)
+    made = next((v for t, v, _ in source.assignments() if t == data), None)
+    per_rank = _rank_part(made) if isinstance(made, cst.Call) else None
+    exact = context.cause.category == "sampler_misconfiguration"
+    if statement is None or (not exact and per_rank is None):
+        return None
+    if per_rank is None and made is not None and _is_cut(source, made):
+        return None
+    shuffle = argument(call, "shuffle", 2)
+    is_shuffled = shuffle is not None and code(shuffle.value) == "True"
+    edits = Edits(source)
+    edits.add_import("from torch.utils.data import DistributedSampler")
+    name = "sampler" if "sampler" not in names(source.module) else "rank_sampler"
+    order = "" if is_shuffled else ", shuffle=False"
+    edits.before(statement, f"{name} = DistributedSampler({data}{order})")
+    edits.drop_argument(call, "shuffle")
+    edits.set_argument(call, "sampler", name)
+    if per_rank is not None:
+        assert isinstance(made, cst.Call)
+        edits.add_import("from torch.utils.data import ConcatDataset")
+        text = re.sub(re.escape(code(per_rank)), "part", code(made))
+        edits.replace_text(made, f"ConcatDataset([{text} for part in {code(per_rank.value)}])")
+    if is_shuffled:
+        _set_epoch(edits, source, statement, call, name)
+    return context.result(
+        edits,
+        why=f"{source.path}:{source.line(call)} "
+        + (
+            "gives this rank a part of its own kind, so ranks get unlike work."
+            if per_rank is not None
+            else "lets every rank read the whole data set."
+        ),
+        behaviour="Each rank reads its share of all samples; an epoch has fewer steps a rank."
+        if per_rank is None
+        else "All ranks read from all parts in equal shares.",
+        score=0.9 if exact or per_rank is not None else 0.4,
+    )
+
+
+def _rank_part(made: cst.Call) -> cst.Subscript | None:
+    """``PARTS[rank]`` in the constructor of the data set."""
+    for part in find(made, cst.Subscript):
+        if len(part.slice) == 1 and isinstance(part.slice[0].slice, cst.Index):
+            if is_ranked(part.slice[0].slice.value):
+                return part
+    return None
+
+
+def _is_cut(source: Source, made: cst.BaseExpression) -> bool:
+    """The data set was made for this rank: by its number, or by a slice with a step."""
+    return any(is_ranked(n) for n in find(made, cst.Name)) or "world" in code(made)
+
+
+def _set_epoch(
+    edits: Edits, source: Source, statement: cst.CSTNode, call: cst.Call, name: str
+) -> None:
+    """Tell the sampler the epoch in the loop around the one over the loader."""
+    loader = next(
+        (
+            dotted(left)
+            for assign in find(statement, cst.Assign)
+            for t in assign.targets
+            for left, _ in pairs(t.target, assign.value)
+        ),
+        "",
+    )
+    for loop in find(source.module, cst.For):
+        if loader and loader in names(loop.iter):
+            around = [o for o in source.loops(loop) if isinstance(o, cst.For)]
+            if around and isinstance(around[0].target, cst.Name):
+                edits.before(around[0].body.body[0], f"{name}.set_epoch({around[0].target.value})")
+                return
