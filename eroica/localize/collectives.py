@@ -101,6 +101,11 @@ def absent(found: list[Lag]) -> tuple[int, ...]:
     return tuple(sorted(blamed or behind))
 
 
+def is_circle(found: list[Lag]) -> bool:
+    """Whether everyone who is behind in one group waits in another: no one is to blame alone."""
+    return not {r for lag in found for r in lag.behind} - {r for lag in found for r in lag.waiting}
+
+
 def mismatches(records: Mapping[int, FlightRecord]) -> list[Mismatch]:
     """Return the first sequence of each group at which op, shape or dtype differ."""
     found: list[Mismatch] = []

@@ -13,12 +13,11 @@ from eroica.config import Parameters
 from eroica.localize import stuck_order as order
 from eroica.localize import stuck_words as words
 from eroica.localize.source import Project
-from eroica.localize.stuck_blocked import Blocked, Root, suspect
+from eroica.localize.stuck_blocked import blocked, follower
 from eroica.localize.stuck_divergence import Divergence
 from eroica.localize.stuck_failed import Death, deaths, failed, stopped
 from eroica.localize.stuck_peers import Peers
 from eroica.localize.stuck_recorder import from_recorder
-from eroica.localize.stuck_store import store
 from eroica.localize.stuck_suspect import Suspect
 from eroica.localize.stuck_view import RankView, views
 from eroica.records import FAMILY, JobEvidence, Symptom, Verdict
@@ -71,8 +70,9 @@ def _suspects(
             return found
     found += _stopped(stopped(alive), waiting)
     peers = Peers(project, divergence, seen)
-    blocked = [v for v in alive if v.is_blocked]
-    found += _blocked(blocked, Blocked(project, divergence.calls), waiting, peers)
+    held_up = [v for v in alive if v.is_blocked]
+    rules = follower(project, divergence.calls, evidence.log_events)
+    found += blocked(held_up, rules, waiting, peers)
     found += order.two_threads(peers)
     if any(s.confidence >= 0.6 for s in found):
         return found
@@ -83,38 +83,6 @@ def _suspects(
         found += order.other_groups(peers)
     found += [_behind(s, found) for s in from_recorder(peers)]
     return found or peers.apart()
-
-
-def _blocked(
-    blocked: Sequence[RankView], rules: Blocked, waiting: tuple[int, ...], peers: Peers
-) -> list[Suspect]:
-    in_store = [v for v in blocked if v.wait is not None and v.wait.kind == "store"]
-    found = store(peers, in_store) if in_store else []
-    for view in blocked:
-        if view in in_store or view.wait is None:
-            continue
-        root = rules.root(view, view.wait)
-        if root is not None:
-            found.append(suspect(view, root, waiting))
-        elif view.is_moving and waiting:
-            found.append(_progressing(view, waiting))
-    return found
-
-
-def _progressing(view: RankView, waiting: tuple[int, ...]) -> Suspect:
-    """Not a hang: the rank works while the others wait for it."""
-    assert view.wait is not None
-    root = Root(
-        "serialized_on_rank0" if view.rank == 0 else "straggler_compute",
-        view.wait.user[:2],
-        0.55,
-        "still works while the others wait for it",
-        ("its stack changed between two samples, or it was on CPU in both",),
-        ("with more time it may come",),
-        "let every rank do its share of that work, or raise the collective time-out",
-        "investigate",
-    )
-    return suspect(view, root, waiting)
 
 
 def _stopped(some: Sequence[RankView], waiting: tuple[int, ...]) -> list[Suspect]:

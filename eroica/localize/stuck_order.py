@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Sequence
 
+from eroica.localize.collectives import is_circle
 from eroica.localize.source_flow import loops
 from eroica.localize.stuck_peers import ADVICE, Peers
 from eroica.localize.stuck_suspect import Ranks, Suspect, at
@@ -96,7 +97,7 @@ def point_to_point(peers: Peers) -> list[Suspect]:
                 for v in waiting[:6]
                 if v.wait is not None
             ),
-            advice="tell the other side how many messages come, or derive both numbers from one place"
+            advice="tell the other side how many messages come, or take both numbers from one place"
             if uneven
             else "let one side send first and the other receive first, or post both with "
             "dist.batch_isend_irecv",
@@ -124,6 +125,8 @@ def other_groups(peers: Peers) -> list[Suspect]:
     source alone gives a weak suspicion where the call's ``group`` changes from call to call.
     """
     if len(peers.groups) != 1 or len(peers.groups[0].ranks) < 2:
+        return []
+    if peers.lags and not is_circle(peers.lags):
         return []
     together = peers.groups[0]
     pending: dict[str, list[int]] = {}
