@@ -95,19 +95,13 @@ def distances(
     *,
     roles_R: Int32 | None = None,
     parameters: Parameters | None = None,
-    absorb: "Wait | None" = None,
 ) -> Iterator[FunctionDistances]:
-    """Yield each function that is unlike among peers, or outside its expected range somewhere.
-
-    ``absorb`` gathers what each rank waited on the way, without a second pass.
-    """
+    """Yield each function that is unlike among peers, or outside its expected range somewhere."""
     parameters = parameters or Parameters()
     members: list[tuple[int, Int64, Int64]] | None = None
     for block in blocks:
         if members is None:
             members = _members(len(block.beta_R), roles_R, parameters.sample_size)
-        if absorb is not None:
-            absorb.add(block)
         found = _one(block, members, parameters)
         if found is not None:
             yield found
@@ -244,21 +238,65 @@ def _count_far(beta_R, mu_R, sigma_R, factors, center, sample, apart, delta):  #
     return out
 
 
-class Wait:
-    """Sums per rank over all functions on the way past: time in collectives, and by kind."""
+@dataclass
+class Scan:
+    """One pass over all functions: what stands out, and sums per rank on the way past."""
 
-    def __init__(self, count: int) -> None:
-        self.by_kind: dict[str, Float32] = {}
-        self.count = count
-
-    def add(self, block: Block) -> None:
-        kind = block.function.kind
-        total = self.by_kind.setdefault(kind, np.zeros(self.count, np.float32))
-        total += block.beta_R * np.float32(_scale(block.beta_R))
+    found: list[FunctionDistances]
+    time_by_kind: dict[str, Float32]
+    """Summed beta of each rank, by kind of function."""
+    medians: list[dict[int, tuple[float, float, float]]]
+    """Per function, role to the median pattern of the common sample; empty for small functions."""
+    functions: list[Function]
 
     @property
     def wait_R(self) -> Float32:
-        return self.by_kind.get("collective", np.zeros(self.count, np.float32))
+        some = next(iter(self.time_by_kind.values()))
+        return self.time_by_kind.get("collective", np.zeros_like(some))
+
+    @property
+    def work_R(self) -> Float32:
+        """Share of the window each rank works rather than waits for others or exchanges."""
+        parts = [v for kind, v in self.time_by_kind.items() if kind not in ("collective", "idle")]
+        return np.asarray(sum(parts, np.zeros_like(self.wait_R)), np.float32)
+
+
+def scan(
+    blocks: Iterable[Block],
+    *,
+    roles_R: Int32 | None = None,
+    parameters: Parameters | None = None,
+) -> Scan:
+    """Run the paper's rule over every function and keep what the rules for few ranks need."""
+    parameters = parameters or Parameters()
+    result = Scan([], {}, [], [])
+    members: list[tuple[int, Int64, Int64]] | None = None
+    for block in blocks:
+        if members is None:
+            members = _members(len(block.beta_R), roles_R, parameters.sample_size)
+        kind = block.function.kind
+        total = result.time_by_kind.setdefault(kind, np.zeros(len(block.beta_R), np.float32))
+        total += block.beta_R * np.float32(_scale(block.beta_R))
+        found = _one(block, members, parameters)
+        if found is not None:
+            result.found.append(found)
+        result.functions.append(block.function)
+        result.medians.append(_medians(block, members, parameters) if found is None
+                              else found.peers)
+    return result
+
+
+def _medians(
+    block: Block, members: list[tuple[int, Int64, Int64]], parameters: Parameters
+) -> dict[int, tuple[float, float, float]]:
+    scale = _scale(block.beta_R)
+    if not len(block.beta_R) or float(block.beta_R.max()) * scale <= parameters.min_beta / 10:
+        return {}
+    columns = (block.beta_R, block.mu_R, block.sigma_R)
+    return {
+        role: tuple(float(np.median(c[sample])) * scale for c in columns)  # type: ignore[misc]
+        for role, _, sample in members
+    }
 
 
 def plain_count_far(columns: tuple[Numbers, Numbers, Numbers], reference: Float32,
