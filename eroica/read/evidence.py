@@ -3,14 +3,16 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from eroica import units
 from eroica.errors import InputError
 from eroica.read.exits import exit_of
 from eroica.read.flight import read_flight
 from eroica.read.inputs import FileInput, Inputs
-from eroica.read.logs import scan_log
+from eroica.read.logs import Log, scan_log
 from eroica.read.saved import merge_saved, read_saved
+from eroica.read.source import warning_of
 from eroica.read.stacks import read_stacks
 from eroica.read.tasks import read_tasks
 from eroica.records import (
@@ -23,11 +25,20 @@ from eroica.records import (
     Warning,
 )
 
+T = TypeVar("T")
+U = TypeVar("U")
+
 # Of several dumps of a rank the fullest comes last, where the newest is looked for: text of
 # py-spy shortens paths, sys._current_frames and faulthandler know no thread states.
 _FORMS = ("current_frames", "faulthandler", "py-spy")
 _LOADER_WORKER = frozenset({"_worker_loop"})
 _LAUNCHER_FILES = ("torch/distributed/run.py", "torch/distributed/launcher/api.py")
+
+
+class Run(Protocol):
+    """``map``, or something like it that uses more than one core."""
+
+    def __call__(self, function: Callable[[T], U], items: Iterable[T], /) -> Iterable[U]: ...
 
 
 @dataclass
@@ -43,12 +54,14 @@ class _Rank:
     log_tail: str = ""
 
 
-def load_evidence(inputs: Inputs) -> JobEvidence:
+def load_evidence(inputs: Inputs, *, run: Run = map) -> JobEvidence:
     """Read the small evidence and join it by rank; traces are only counted.
 
-    Bad files become warnings. Ranks that nothing is known of are absent, and it is said.
+    Bad files become warnings. Ranks that nothing is known of are absent, and it is said. ``run``
+    maps a function over files in order, for thousands of dumps on many cores; what it maps and
+    what comes back can be pickled.
     """
-    joined = _Joined(inputs)
+    joined = _Joined(inputs, run)
     joined.add_pids()
     joined.add_flights()
     joined.add_stacks()
@@ -62,8 +75,8 @@ def load_evidence(inputs: Inputs) -> JobEvidence:
 
 
 class _Joined:
-    def __init__(self, inputs: Inputs) -> None:
-        self.inputs = inputs
+    def __init__(self, inputs: Inputs, run: Run) -> None:
+        self.inputs, self.run = inputs, run
         self.ranks: dict[int, _Rank] = defaultdict(_Rank)
         self.events: list[LogEvent] = []
         self.warnings: list[Warning] = list(inputs.warnings)
@@ -76,11 +89,11 @@ class _Joined:
 
     def add_flights(self) -> None:
         nameless: list[tuple[FileInput, FlightRecord]] = []
-        for file in self.inputs.flights:
-            record = self._best_flight(file)
+        files = self.inputs.flights
+        for file, (record, warnings) in zip(files, self.run(_best_flight, files), strict=True):
+            self.warnings.extend(warnings)
             if record is None:
                 continue
-            self.warnings.extend(record.warnings)
             if record.rank is None:
                 nameless.append((file, record))
             else:
@@ -90,28 +103,13 @@ class _Joined:
             self.ranks[rank].flight = record
             self._warn(file, f"tells no rank; taken as rank {rank}. Name it ..._{rank} if wrong")
 
-    def _best_flight(self, file: FileInput) -> FlightRecord | None:
-        """The rank's dump; where it is damaged, the one of its others with the most entries."""
-        best: FlightRecord | None = None
-        for path in (file.path, *file.others):
-            try:
-                record = read_flight(path, rank=file.rank)
-            except InputError as error:
-                self.warnings.append(Warning(file=str(path), what=str(error).replace("\n", "; ")))
-                continue
-            if best is None or len(record.entries) > len(best.entries):
-                best = record
-            if not record.warnings:
-                break
-        return best
-
     def add_stacks(self) -> None:
         nameless: list[tuple[FileInput, ProcessStacks]] = []
         for file in self.inputs.stacks:
             try:
                 processes = read_stacks(file.path, rank=file.rank)
             except InputError as error:
-                self._warn(file, str(error))
+                self.warnings.append(warning_of(error, file.path))
                 continue
             for stacks in processes:
                 self.warnings.extend(stacks.warnings)
@@ -183,18 +181,14 @@ class _Joined:
 
     def add_logs(self) -> None:
         silent = []
-        for file in self.inputs.logs:
-            try:
-                log = scan_log(file.path, rank=file.rank)
-            except InputError as error:
-                self._warn(file, str(error))
-                continue
+        files = self.inputs.logs
+        for file, log in zip(files, self.run(_log, files), strict=True):
             for defect in log.defects:
                 self._warn(file, defect)
             self.events.extend(log.events)
             if file.rank is not None and log.tail:
                 self._rank(file, file.rank).log_tail = log.tail
-            if not log.events:
+            if not log.events and not log.defects:
                 silent.append(file)
         if 0 < len(silent) <= 3:
             for file in silent:
@@ -282,6 +276,31 @@ class _Joined:
 
     def _warn(self, file: FileInput, what: str) -> None:
         self.warnings.append(Warning(file=str(file.path), what=what.replace("\n", "; ")))
+
+
+def _best_flight(file: FileInput) -> tuple[FlightRecord | None, tuple[Warning, ...]]:
+    """The rank's dump; where it is damaged, the one of its others with the most entries."""
+    best: FlightRecord | None = None
+    warnings: list[Warning] = []
+    for path in (file.path, *file.others):
+        try:
+            record = read_flight(path, rank=file.rank)
+        except InputError as error:
+            warnings.append(warning_of(error, path))
+            continue
+        warnings.extend(record.warnings)
+        if best is None or len(record.entries) > len(best.entries):
+            best = record
+        if not record.warnings:
+            break
+    return best, tuple(warnings)
+
+
+def _log(file: FileInput) -> Log:
+    try:
+        return scan_log(file.path, rank=file.rank)
+    except InputError as error:
+        return Log((), defects=(warning_of(error, file.path).what,))
 
 
 def _same(one: ProcessStacks, other: ProcessStacks) -> bool:

@@ -16,6 +16,7 @@ from eroica.read import names
 from eroica.read.evidence import load_evidence
 from eroica.read.identify import Kind, identify
 from eroica.read.inputs import FileInput, Inputs, TraceInput
+from eroica.read.source import warning_of
 from eroica.records import Warning
 
 __all__ = ["FileInput", "Inputs", "TraceInput", "find_inputs", "load_evidence"]
@@ -304,7 +305,7 @@ def _nsys(files: list[_Found], warnings: list[Warning]) -> tuple[TraceInput, ...
         try:
             ranks = list_ranks(one.path, rank=one.rank)
         except InputError as error:
-            warnings.append(Warning(file=str(one.path), what=str(error).replace("\n", "; ")))
+            warnings.append(warning_of(error, one.path))
             continue
         for rank in ranks:
             if rank in taken:

@@ -5,6 +5,7 @@ from pathlib import Path
 from eroica.errors import InputError
 from eroica.read import kineto
 from eroica.read.inputs import TraceInput
+from eroica.read.source import warning_of
 from eroica.records import Warning
 
 
@@ -13,7 +14,7 @@ def trace_head(path: Path, rank: int | None, warnings: list[Warning]) -> TraceIn
     try:
         head = kineto.sniff(path)
     except InputError as error:
-        warnings.append(Warning(file=str(path), what=str(error).replace("\n", "; ")))
+        warnings.append(warning_of(error, path))
         return None
     num_bytes = path.stat().st_size
     if head is None:  # cut off before its events, perhaps; the reader says what is wrong

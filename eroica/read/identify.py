@@ -7,7 +7,7 @@ from typing import Literal
 
 from eroica.errors import InputError
 from eroica.read import names
-from eroica.read.source import LFS, read_head
+from eroica.read.source import LFS, read_head, warning_of
 from eroica.read.stacks import is_stack_text
 
 Kind = Literal[
@@ -62,8 +62,10 @@ def identify(path: Path) -> Identified:
     try:
         size = path.stat().st_size
         head = read_head(path, _HEAD) if size else b""
-    except (OSError, InputError) as error:
-        return Identified("defect", why=str(error).replace("\n", "; "))
+    except OSError as error:
+        return Identified("defect", why=f"cannot be read: {error.strerror or error}")
+    except InputError as error:
+        return Identified("defect", why=warning_of(error, path).what)
     if path.name.endswith(".pattern"):
         return Identified("patterns", names.rank_of(path))
     if not size:

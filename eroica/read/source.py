@@ -5,6 +5,7 @@ from pathlib import Path
 from eroica import units
 from eroica.errors import InputError
 from eroica.read.opening import ByteStream
+from eroica.records import Warning
 
 LFS = b"version https://git-lfs.github.com/spec"
 
@@ -37,3 +38,10 @@ def read_bytes(path: Path, limit: int) -> tuple[bytes, tuple[str, ...]]:
     if defects and not data:
         raise InputError(f"{path} cannot be unpacked", defects[0])
     return data, defects
+
+
+def warning_of(error: InputError, path: Path) -> Warning:
+    """An error about a file as a warning of one line, without saying the path twice."""
+    parts = [part for part in (error.what, error.found) if part]
+    text = "; ".join(parts).replace("\n", "; ")
+    return Warning(file=str(path), what=text.removeprefix(f"{path} "))

@@ -99,10 +99,14 @@ class _Machine:
                 raise _Truncated
             op = data[at]
             if op == 0x68:  # BINGET
-                push(memo[self._byte(at + 1)])
+                if at + 1 >= end:
+                    raise _Truncated
+                push(memo[data[at + 1]])
                 at += 2
             elif op == 0x71:  # BINPUT
-                self._put(self._byte(at + 1))
+                if at + 1 >= end:
+                    raise _Truncated
+                memo[data[at + 1]] = stack[-1]
                 at += 2
             elif op == 0x28:  # MARK
                 marks.append(len(stack))
@@ -110,17 +114,23 @@ class _Machine:
                     raise ValueError(f"more than {_MAX_DEPTH} containers inside each other")
                 at += 1
             elif op == 0x58:  # BINUNICODE
-                (size,) = self._unpack("<I", at + 1)
-                push(self._text(at + 5, size))
-                at += 5 + size
+                start = at + 5
+                at = start + int.from_bytes(data[at + 1 : start], "little")
+                if start > end or at > end:
+                    raise _Truncated
+                push(str(data[start:at], "utf-8", "replace"))
             elif op == 0x5D:  # EMPTY_LIST
                 push([])
                 at += 1
             elif op == 0x4B:  # BININT1
-                push(self._byte(at + 1))
+                if at + 1 >= end:
+                    raise _Truncated
+                push(data[at + 1])
                 at += 2
             elif op == 0x4D:  # BININT2
-                push(self._unpack("<H", at + 1)[0])
+                if at + 2 >= end:
+                    raise _Truncated
+                push(data[at + 1] | data[at + 2] << 8)
                 at += 3
             elif op == 0x7D:  # EMPTY_DICT
                 push({})
@@ -135,10 +145,14 @@ class _Machine:
                 self._set(self._pop_mark())
                 at += 1
             elif op == 0x6A:  # LONG_BINGET
-                push(memo[self._unpack("<I", at + 1)[0]])
+                if at + 4 >= end:
+                    raise _Truncated
+                push(memo[int.from_bytes(data[at + 1 : at + 5], "little")])
                 at += 5
             elif op == 0x72:  # LONG_BINPUT
-                self._put(self._unpack("<I", at + 1)[0])
+                if at + 4 >= end:
+                    raise _Truncated
+                self._put(int.from_bytes(data[at + 1 : at + 5], "little"))
                 at += 5
             elif op == 0x2E:  # STOP
                 self.offset = at + 1
@@ -269,11 +283,6 @@ class _Machine:
             return struct.unpack_from(layout, self.data, at)
         except struct.error:
             raise _Truncated from None
-
-    def _text(self, at: int, size: int) -> str:
-        if at + size > len(self.data):
-            raise _Truncated
-        return self.data[at : at + size].decode("utf-8", "replace")
 
     def _refusal(self, op: int) -> RefusedPickle:
         asked = ".".join(str(item) for item in self.stack[-2:] if isinstance(item, str))
