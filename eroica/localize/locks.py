@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from eroica.localize.source import FunctionInfo, Project
 from eroica.localize.source_calls import Calls, dotted
 from eroica.localize.source_flow import blocks, swallowing_handlers
-from eroica.localize.waits import Wait, is_lock, line_calls, short
+from eroica.localize.source_lines import is_lock, line_calls
+from eroica.localize.waits import Wait, short
 from eroica.records import Place
 
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 from eroica.localize.locks import Lock, held, holders_in_source, waited_lock
 from eroica.localize.source import FunctionInfo
 from eroica.localize.source_calls import dotted
+from eroica.localize.source_lines import line_calls
 from eroica.localize.stuck_root import Blocked, Root, first_place
 from eroica.localize.stuck_suspect import at
 from eroica.localize.stuck_view import Child, RankView
-from eroica.localize.waits import Wait, line_calls
+from eroica.localize.waits import Wait
 from eroica.records import Place
 
 

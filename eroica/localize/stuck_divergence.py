@@ -9,13 +9,11 @@ configuration or the step number is none.
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from eroica.localize.source import FunctionInfo, Project
 from eroica.localize.source_calls import Calls, dotted
 from eroica.localize.source_depend import (
     AGREED,
-    FILE,
     LOCAL,
     RANK,
     Depends,
@@ -33,42 +31,10 @@ from eroica.localize.source_flow import (
     swallowing_handlers,
 )
 from eroica.localize.source_rank import RankEvaluator
-from eroica.localize.waits import Wait, short
+from eroica.localize.stuck_forward import missing_bucket
+from eroica.localize.stuck_reason import LIKELY, PROVEN, RANK_LIKELY, WEAK, Group, Reason
+from eroica.localize.waits import short
 from eroica.records import Place
-
-PROVEN, RANK_LIKELY, LIKELY, POSSIBLE, WEAK = 1.0, 0.8, 0.7, 0.5, 0.1
-
-
-@dataclass(frozen=True)
-class Group:
-    """Ranks that wait at the same place."""
-
-    ranks: tuple[int, ...]
-    wait: Wait
-
-    @property
-    def path(self) -> tuple[Place, ...]:
-        """User frames, outermost first."""
-        return tuple(reversed(self.wait.user))
-
-
-@dataclass(frozen=True)
-class Reason:
-    """Why ``skipper`` does not wait where ``waiter`` waits."""
-
-    kind: str
-    """``condition``, ``guard``, ``handler``, ``break``, ``loop`` or ``forward``."""
-    score: float
-    waiter: Group
-    skipper: Group
-    place: Place
-    """Of the deciding statement."""
-    text: str
-    """Its condition, as in the source."""
-    tags: frozenset[str] = frozenset()
-    jump: str = ""
-    repeats: bool = False
-    """The collective stands in a loop over items, once for each."""
 
 
 class Divergence:
@@ -108,7 +74,9 @@ class Divergence:
             yield from self._handlers(function, line, beside, waiter, skipper)
             yield from self._loops(function, line, beside, waiter, skipper)
         if same_function and waiter.wait.kind == "backward":
-            yield from self._missing_bucket(path[fork], other[fork], waiter, skipper)
+            yield from missing_bucket(
+                self.project, self.depends, path[fork], other[fork], waiter, skipper
+            )
 
     def _can_pass(self, path: tuple[Place, ...], other: tuple[Place, ...], fork: int) -> bool:
         """Whether a rank at ``other`` can have been at ``path`` before: after it, or in a loop."""
@@ -312,89 +280,6 @@ class Divergence:
         text = ast.unparse(iterable)
         return not text.startswith("range(") or "len(" in text
 
-    # a backward pass that needs fewer collectives on some ranks
-    def _missing_bucket(
-        self, here: Place, there: Place, waiter: Group, skipper: Group
-    ) -> Iterator[Reason]:
-        if (there.line or 0) <= (here.line or 0):
-            return
-        found = list(self._conditional_forwards(waiter, skipper))
-        yield from found
-        if not found:
-            yield Reason("forward", 0.25, waiter, skipper, here, "", frozenset({"data"}))
-
-    def _conditional_forwards(self, waiter: Group, skipper: Group) -> Iterator[Reason]:
-        for function in self.project.functions:
-            if function.class_name is None or not function.name.startswith("forward"):
-                continue
-            fields = _module_fields(function)
-            for node in function.own_nodes:
-                reason = self._optional_branch(node, function, fields, waiter, skipper)
-                if reason is not None:
-                    yield reason
-
-    def _optional_branch(
-        self,
-        node: ast.AST,
-        function: FunctionInfo,
-        fields: set[str],
-        waiter: Group,
-        skipper: Group,
-    ) -> Reason | None:
-        """A branch of a forward that runs a submodule, or leaves before one, on local grounds."""
-        if isinstance(node, ast.If | ast.IfExp | ast.While):
-            test = node.test
-        elif isinstance(node, ast.For) and _calls_fields(node, fields):
-            test = node.iter
-        else:
-            return None
-        bodies: list[ast.AST] = []
-        if isinstance(node, ast.If):
-            bodies = [*node.body, *node.orelse]
-        elif isinstance(node, ast.IfExp):
-            bodies = [node.body, node.orelse]
-        elif isinstance(node, ast.While | ast.For):
-            bodies = list(node.body)
-        leaves = isinstance(node, ast.If) and any(
-            isinstance(n, ast.Return | ast.Continue | ast.Break) for n in bodies
-        )
-        if not leaves and not any(_calls_fields(b, fields) for b in bodies):
-            return None
-        tags = self.depends.of(test, function)
-        if not tags & LOCAL:
-            return None
-        score = 0.55 if not isinstance(node, ast.For) else 0.35
-        return Reason(
-            "forward", score, waiter, skipper, function.place(node.lineno), ast.unparse(test), tags
-        )
-
-
-_MODULE_NAMES = frozenset({"layer", "block", "expert", "module", "branch", "head", "tower"})
-
-
-def _calls_fields(node: ast.AST, fields: set[str]) -> bool:
-    """Whether a part of a forward calls a submodule or uses a parameter of ``self``."""
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Attribute) and inner.attr in fields:
-            return True
-        called = inner.func if isinstance(inner, ast.Call) else None
-        if isinstance(called, ast.Name) and called.id in _MODULE_NAMES:
-            return True
-    return False
-
-
-def _module_fields(function: FunctionInfo) -> set[str]:
-    """Attributes that the class's constructor sets: its submodules and parameters."""
-    fields: set[str] = set()
-    for method in function.module.functions:
-        if method.class_name == function.class_name and method.name == "__init__":
-            for node in method.own_nodes:
-                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-                    for target in node.targets:
-                        if isinstance(target, ast.Attribute):
-                            fields.add(target.attr)
-    return fields
-
 
 def _call_nodes(function: FunctionInfo) -> list[ast.Call]:
     return [n for n in function.own_nodes if isinstance(n, ast.Call)]
@@ -420,24 +305,3 @@ def _in_other_branch(function: FunctionInfo, here: int, there: int) -> bool:
     mine = {id(b.node): b.branch for b in blocks(function, here) if b.kind == "if"}
     yours = {id(b.node): b.branch for b in blocks(function, there) if b.kind == "if"}
     return any(mine[k] != yours[k] for k in mine.keys() & yours.keys())
-
-
-def category_of(reason: Reason) -> str:
-    """Name the category of a reason for a collective that was passed."""
-    if reason.kind == "handler":
-        return "exception_swallowed"
-    if reason.kind == "loop":
-        return "collective_count_mismatch" if reason.repeats else "uneven_inputs"
-    if reason.kind in ("condition", "guard", "break"):
-        if RANK in reason.tags and reason.score >= RANK_LIKELY:
-            return "rank_conditional_collective"
-        if FILE in reason.tags and reason.kind == "condition":
-            return "rank_conditional_collective"
-        if reason.repeats:
-            return "collective_count_mismatch"
-    return "divergent_control_flow"
-
-
-def strongest(reasons: list[Reason]) -> Reason | None:
-    """Return the reason to believe: the best score, the nearest to the collective among equals."""
-    return max(reasons, key=lambda r: r.score, default=None)

@@ -9,16 +9,12 @@ from eroica.localize.locks import thread_starts
 from eroica.localize.source import Project
 from eroica.localize.source_calls import STATE_COLLECTIVES, collective_kind
 from eroica.localize.source_depend import FILE, LOCAL, RANK
-from eroica.localize.stuck_divergence import (
-    RANK_LIKELY,
-    Divergence,
-    Group,
-    Reason,
-    category_of,
-)
+from eroica.localize.source_lines import line_calls
+from eroica.localize.stuck_divergence import Divergence
+from eroica.localize.stuck_reason import RANK_LIKELY, Group, Reason, category_of
 from eroica.localize.stuck_suspect import Ranks, Suspect, at
 from eroica.localize.stuck_view import RankView, innermost
-from eroica.localize.waits import Wait, line_calls, short
+from eroica.localize.waits import Wait, short
 from eroica.records import Place
 from eroica.units import rank_phrase
 

@@ -83,9 +83,7 @@ class Blocked:
             wait.user[:2],
             0.9 if wait.user and not wait.has_timeout else 0.6,
             f"waits in {what} without an end",
-            (
-                f"the thread is in {what} at {at(first_place(wait), self.project)}, in a system call",
-            ),
+            (f"the thread is in {what} at {at(first_place(wait), self.project)}",),
             against,
             "give the call a time-out and retry or raise: a silent peer must not hold the job",
         )

@@ -12,7 +12,7 @@ from typing import Literal
 
 from eroica.localize.source import FunctionInfo, Project, is_library_file
 from eroica.localize.source_calls import POINT_TO_POINT, collective_kind, dotted
-from eroica.localize.source_flow import statement_path
+from eroica.localize.source_lines import is_lock, line_calls
 from eroica.records import Place, ThreadStack, ThreadState
 
 WaitKind = Literal[
@@ -230,51 +230,6 @@ def _from_line(place: Place, project: Project) -> tuple[WaitKind, str] | None:
         if known is not None:
             return known
     return None
-
-
-def line_calls(
-    function: FunctionInfo, line: int
-) -> tuple[ast.stmt | ast.excepthandler | None, list[ast.Call]]:
-    """Return the statement of a line and the calls that begin on it (else in its head)."""
-    path = statement_path(function, line)
-    if not path:
-        return None, []
-    statement = path[-1][0]
-    heads: list[ast.AST] = [statement]
-    if isinstance(statement, ast.If | ast.While):
-        heads = [statement.test]
-    elif isinstance(statement, ast.For | ast.AsyncFor):
-        heads = [statement.iter]
-    elif isinstance(statement, ast.With | ast.AsyncWith):
-        heads = [item.context_expr for item in statement.items]
-    found = [n for head in heads for n in ast.walk(head) if isinstance(n, ast.Call)]
-    exact = [c for c in found if c.lineno <= line <= (c.end_lineno or c.lineno)]
-    return statement, exact or found
-
-
-def is_lock(node: ast.expr, function: FunctionInfo) -> bool:
-    """Whether an expression is a lock: by its name, or by what the module assigns to it."""
-    if isinstance(node, ast.Call):
-        return "lock" in dotted(node.func).lower() and "file" not in dotted(node.func).lower()
-    name = dotted(node).rpartition(".")[2]
-    words = name.lower().strip("_")
-    if any(part in words for part in ("lock", "mutex", "mtx", "semaphore", "sem", "cond", "guard")):
-        return True
-    return name in lock_names(function)
-
-
-def lock_names(function: FunctionInfo) -> set[str]:
-    """Names and attributes that the module sets to a threading or multiprocessing lock."""
-    made = ("Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition")
-    found: set[str] = set()
-    for node in ast.walk(function.module.tree):
-        if isinstance(node, ast.Assign):
-            text = ast.unparse(node.value)
-            if any(f"{name}(" in text for name in made):
-                for target in node.targets:
-                    parts = target.elts if isinstance(target, ast.Tuple) else [target]
-                    found |= {dotted(p).rpartition(".")[2] for p in parts}
-    return found
 
 
 def _call_kind(call: ast.Call, function: FunctionInfo) -> tuple[WaitKind, str] | None:

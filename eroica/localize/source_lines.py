@@ -1,0 +1,52 @@
+"""What one line of a function calls, and which expressions are locks."""
+
+import ast
+
+from eroica.localize.source import FunctionInfo
+from eroica.localize.source_calls import dotted
+from eroica.localize.source_flow import statement_path
+
+
+def line_calls(
+    function: FunctionInfo, line: int
+) -> tuple[ast.stmt | ast.excepthandler | None, list[ast.Call]]:
+    """Return the statement of a line and the calls that begin on it (else in its head)."""
+    path = statement_path(function, line)
+    if not path:
+        return None, []
+    statement = path[-1][0]
+    heads: list[ast.AST] = [statement]
+    if isinstance(statement, ast.If | ast.While):
+        heads = [statement.test]
+    elif isinstance(statement, ast.For | ast.AsyncFor):
+        heads = [statement.iter]
+    elif isinstance(statement, ast.With | ast.AsyncWith):
+        heads = [item.context_expr for item in statement.items]
+    found = [n for head in heads for n in ast.walk(head) if isinstance(n, ast.Call)]
+    exact = [c for c in found if c.lineno <= line <= (c.end_lineno or c.lineno)]
+    return statement, exact or found
+
+
+def is_lock(node: ast.expr, function: FunctionInfo) -> bool:
+    """Whether an expression is a lock: by its name, or by what the module assigns to it."""
+    if isinstance(node, ast.Call):
+        return "lock" in dotted(node.func).lower() and "file" not in dotted(node.func).lower()
+    name = dotted(node).rpartition(".")[2]
+    words = name.lower().strip("_")
+    if any(part in words for part in ("lock", "mutex", "mtx", "semaphore", "sem", "cond", "guard")):
+        return True
+    return name in lock_names(function)
+
+
+def lock_names(function: FunctionInfo) -> set[str]:
+    """Names and attributes that the module sets to a threading or multiprocessing lock."""
+    made = ("Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition")
+    found: set[str] = set()
+    for node in ast.walk(function.module.tree):
+        if isinstance(node, ast.Assign):
+            text = ast.unparse(node.value)
+            if any(f"{name}(" in text for name in made):
+                for target in node.targets:
+                    parts = target.elts if isinstance(target, ast.Tuple) else [target]
+                    found |= {dotted(p).rpartition(".")[2] for p in parts}
+    return found
