@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eroica.columns import CollectiveColumns, Int16, Int64, Track
 from eroica.read import scan
@@ -214,15 +215,15 @@ class _Finder:
 
     # --- shared -----------------------------------------------------------------------------
 
-    def _is_category(self, *wanted: str) -> Any:
+    def _is_category(self, *wanted: str) -> NDArray[np.bool_]:
         ids = [k for k, name in enumerate(self.categories) if name in wanted]
         return np.isin(self.category_id_E, ids)
 
     def _name(self, index: int) -> str:
-        return self.names[self.columns.name_id_E[index]]
+        return self.names[int(self.columns.name_id_E[index])]
 
     def _category(self, index: int) -> str:
-        return self.categories[self.category_id_E[index]]
+        return self.categories[int(self.category_id_E[index])]
 
     def span(self, index: int) -> tuple[int, int, int]:
         """Return (track, start, end) of an event."""
@@ -312,9 +313,8 @@ def _to_columns(calls: dict[int, _Call], start_ns_E: Int64) -> CollectiveColumns
 def _group_ranks(args: dict[str, Any]) -> tuple[int, ...]:
     """Return the global ranks of a group; long lists are cut by c10d, the pattern may be told."""
     ranks = rank_list(args.get("Process Group Ranks"))
-    start, stride, size = (
-        whole_number(args.get(key)) for key in ("Global rank start", "Global rank stride", "Group size")
-    )  # fmt: skip
+    pattern = ("Global rank start", "Global rank stride", "Group size")
+    start, stride, size = (whole_number(args.get(key)) for key in pattern)
     if ranks or start is None or not stride or not size:
         return ranks
     return tuple(range(start, start + stride * size, stride))

@@ -168,7 +168,7 @@ def _drop_impossible(events: _Events, path: str) -> None:
                 Warning(file=path, what=f"{count} x event said to {what}, left out")
             )
     new_index_E = np.cumsum(kept_E) - 1
-    events.columns = Columns(*(column[kept_E] for column in columns))
+    events.columns = columns.kept(kept_E)
     events.category_id_E = events.category_id_E[kept_E]
     events.marked = [
         item

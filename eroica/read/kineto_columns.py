@@ -34,13 +34,19 @@ class EventColumns:
 
     def __init__(self) -> None:
         self.columns = Columns(
-            *(np.empty(_FIRST_CAPACITY, np.int64) for _ in range(2)),
-            *(np.empty(_FIRST_CAPACITY, np.int32) for _ in range(3)),
-            *(np.empty(_FIRST_CAPACITY, np.int64) for _ in range(3)),
+            start_ns_E=np.empty(_FIRST_CAPACITY, np.int64),
+            duration_ns_E=np.empty(_FIRST_CAPACITY, np.int64),
+            name_id_E=np.empty(_FIRST_CAPACITY, np.int32),
+            category_id_E=np.empty(_FIRST_CAPACITY, np.int32),
+            track_id_E=np.empty(_FIRST_CAPACITY, np.int32),
+            python_id_E=np.empty(_FIRST_CAPACITY, np.int64),
+            python_parent_E=np.empty(_FIRST_CAPACITY, np.int64),
+            correlation_E=np.empty(_FIRST_CAPACITY, np.int64),
         )
         self.strings = _empty_strings(_FIRST_SLOTS)
         self.counters = np.zeros(scan.NUM_COUNTERS, np.int64)
         self.defects = np.zeros((scan.NUM_DEFECTS, 2), np.int64)
+        self.scratch = scan.make_scratch()
         self.names: list[str] = []
         self.categories: list[str] = []
         self.tracks: list[tuple[str, str]] = []
@@ -71,6 +77,7 @@ class EventColumns:
                 self.strings,
                 self.defects,
                 self.counters,
+                self.scratch,
             )
             self._take_over(buffer, offset)
             if status == scan.COLUMNS_FULL:

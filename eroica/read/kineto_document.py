@@ -280,5 +280,5 @@ _SENTENCES = {
     scan.BAD_DURATION: "event whose duration is not a number, left out",
     scan.UNFINISHED: "event with a negative or endless duration, left out",
     scan.NOT_AN_EVENT: "element of traceEvents that is not an event, ignored",
-    scan.BEGIN_OR_END: "begin or end event (ph B, E), which profilers of torch do not write, ignored",
+    scan.BEGIN_OR_END: "begin or end event (ph B, E), which torch does not write, ignored",
 }

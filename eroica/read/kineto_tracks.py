@@ -18,8 +18,8 @@ _OLD_CATEGORIES = {  # torch 1.8 to 1.11
     "user_scope": "user_annotation",
 }
 DEVICE_CATEGORIES = frozenset(
-    ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "mtia_ccp_events", "concurrent_kernel")
-)  # fmt: skip
+    ("kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "mtia_ccp_events")
+)
 LAUNCH_CATEGORIES = frozenset(
     f"{device}_{layer}"
     for device in ("cuda", "hip", "xpu", "mtia", "glow", "privateuse1")
@@ -47,8 +47,11 @@ def normalize_categories(
 
 
 def fill_missing_categories(
-    category_id_E: Int16, categories: tuple[str, ...], track_id_E: Int32, tracks: list[tuple[str, str]]
-) -> tuple[Int16, tuple[str, ...]]:  # fmt: skip
+    category_id_E: Int16,
+    categories: tuple[str, ...],
+    track_id_E: Int32,
+    tracks: list[tuple[str, str]],
+) -> tuple[Int16, tuple[str, ...]]:
     """Name the events of the legacy profiler, which has no categories but telling pids."""
     if "" not in categories:
         return category_id_E, categories

@@ -12,6 +12,7 @@ from typing import Protocol, Self
 
 import zstandard
 from isal import igzip
+from isal.igzip_lib import IsalError
 
 from eroica.errors import InputError
 
@@ -25,6 +26,7 @@ _NOT_READ = {
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
 }
+_BROKEN_STREAM = (EOFError, OSError, ValueError, zlib.error, zstandard.ZstdError, IsalError)
 _LFS = b"version https://git-lfs"
 
 
@@ -42,7 +44,7 @@ class ByteStream:
         self.defect = ""
         self.num_bytes = 0
         try:
-            self._raw: io.FileIO | io.BufferedReader = Path(path).open("rb", buffering=0)
+            self._raw = io.FileIO(path)
             head = self._raw.read(64) or b""
             self._raw.seek(0)
         except OSError as error:
@@ -67,10 +69,7 @@ class ByteStream:
             return 0
         try:
             count = self._stream.readinto(buffer) or 0
-        except (EOFError, OSError, ValueError, zlib.error, zstandard.ZstdError) as error:
-            self.defect = f"{self.kind} stream breaks off ({error})"
-            return 0
-        except igzip.igzip_lib.IsalError as error:
+        except _BROKEN_STREAM as error:
             self.defect = f"{self.kind} stream breaks off ({error})"
             return 0
         self.num_bytes += count

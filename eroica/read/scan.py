@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.read.compiled import compiled
+from eroica.read.compiled import compiled_lean, inlined_lean
 
 Bytes = NDArray[np.uint8]
 Int64 = NDArray[np.int64]
@@ -62,10 +62,10 @@ _TS, _DUR, _NAME, _CAT, _PID, _TID = 0, 2, 4, 6, 8, 10
 _PHASE, _PYTHON_ID, _PYTHON_PARENT, _CORRELATION, _HAS_COLLECTIVE = 12, 13, 14, 15, 16
 _NUM_FIELDS = 17
 
-_OPEN_MORE = np.int64(-1)
-_BROKEN = np.int64(-2)
-_LARGEST = np.int64(9_223_372_036_854_775_807)
-_UNFINISHED_NS = np.int64(1_000_000_000_000_000_000)  # 1e15 us: no such duration is real
+_OPEN_MORE = -1
+_BROKEN = -2
+_LARGEST = 9_223_372_036_854_775_807
+_UNFINISHED_NS = 1_000_000_000_000_000_000  # 1e15 us: no such duration is real
 
 
 class Columns(NamedTuple):
@@ -79,6 +79,10 @@ class Columns(NamedTuple):
     python_id_E: Int64
     python_parent_E: Int64
     correlation_E: Int64
+
+    def kept(self, is_kept_E: NDArray[np.bool_]) -> "Columns":
+        """Return the events that are to stay, as copies."""
+        return self._make(column[is_kept_E] for column in self)
 
 
 class Strings(NamedTuple):
@@ -104,24 +108,29 @@ _W_TRUE, _W_FALSE, _W_NULL = _word("true"), _word("false"), _word("null")
 _W_SPANS, _W_TRACES = _word('"Spans"'), _word('"Traces"')
 
 
-@compiled
+def make_scratch() -> tuple[Int64, Int64]:
+    """Return the arrays that ``scan_events`` works in: fields and defects of one event."""
+    return np.zeros(_NUM_FIELDS, np.int64), np.zeros((NUM_DEFECTS, 2), np.int64)
+
+
+@compiled_lean
 def _equals(b: Bytes, start: int, end: int, word: Bytes) -> bool:
     if end - start != len(word):
         return False
-    for k in range(len(word)):
+    for k in range(len(word)):  # noqa: SIM110 (numba has no all())
         if b[start + k] != word[k]:
             return False
     return True
 
 
-@compiled
+@compiled_lean
 def _skip_space(b: Bytes, i: int, end: int) -> int:
-    while i < end and (b[i] == 32 or b[i] == 10 or b[i] == 13 or b[i] == 9):
+    while i < end and b[i] <= 32:
         i += 1
     return i
 
 
-@compiled
+@compiled_lean
 def _end_of_string(b: Bytes, i: int, end: int) -> int:
     """Return the index after the closing quote of the string that opens at ``i``.
 
@@ -130,18 +139,15 @@ def _end_of_string(b: Bytes, i: int, end: int) -> int:
     i += 1
     while i < end:
         c = b[i]
-        if c < 35:
-            if c == 34:
-                return i + 1
-            if c == 10:
-                return _BROKEN
-        elif c == 92:
-            i += 1
-        i += 1
+        if c == 34:
+            return i + 1
+        if c == 10:
+            return _BROKEN
+        i += 2 if c == 92 else 1
     return _OPEN_MORE
 
 
-@compiled
+@compiled_lean
 def end_of_value(b: Bytes, i: int, end: int) -> int:
     """Return the index after the JSON value at ``i``, -1 if the buffer ends first, -2 if broken."""
     c = b[i]
@@ -180,18 +186,18 @@ def end_of_value(b: Bytes, i: int, end: int) -> int:
     return _OPEN_MORE
 
 
-@compiled
+@compiled_lean
 def _shift_decimal(value: int, shift: int) -> tuple[int, bool]:
     """Return ``value * 10**shift``, rounded half up, and whether it fits int64."""
     while shift > 0:
         if value > _LARGEST // 10:
-            return np.int64(0), False
+            return 0, False
         value *= 10
         shift -= 1
     if shift < -18:
-        return np.int64(0), True
+        return 0, True
     if shift < 0:
-        divisor = np.int64(1)
+        divisor = 1
         while shift < 0:
             divisor *= 10
             shift += 1
@@ -202,7 +208,7 @@ def _shift_decimal(value: int, shift: int) -> tuple[int, bool]:
     return value, True
 
 
-@compiled
+@compiled_lean
 def parse_decimal(b: Bytes, i: int, end: int, shift: int) -> tuple[int, bool]:
     """Read the number in ``b[i:end]``, maybe quoted, as ``number * 10**shift``, exact in int64.
 
@@ -214,7 +220,7 @@ def parse_decimal(b: Bytes, i: int, end: int, shift: int) -> tuple[int, bool]:
     is_negative = i < end and b[i] == 45
     if is_negative or (i < end and b[i] == 43):
         i += 1
-    value = np.int64(0)
+    value = 0
     num_digits = 0
     after_point = False
     while i < end:
@@ -224,7 +230,7 @@ def parse_decimal(b: Bytes, i: int, end: int, shift: int) -> tuple[int, bool]:
         elif 48 <= c <= 57:
             num_digits += 1
             if value <= (_LARGEST - 9) // 10:
-                value = value * 10 + np.int64(c - 48)
+                value = value * 10 + int(c - 48)
                 if after_point:
                     shift -= 1
             elif not after_point:
@@ -233,7 +239,7 @@ def parse_decimal(b: Bytes, i: int, end: int, shift: int) -> tuple[int, bool]:
             break
         i += 1
     if num_digits == 0:
-        return np.int64(0), False
+        return 0, False
     if i < end and (b[i] == 101 or b[i] == 69):
         i += 1
         exponent_sign = 1
@@ -243,28 +249,28 @@ def parse_decimal(b: Bytes, i: int, end: int, shift: int) -> tuple[int, bool]:
             i += 1
         exponent = 0
         if i >= end:
-            return np.int64(0), False
+            return 0, False
         while i < end and 48 <= b[i] <= 57:
             if exponent < 10_000:
-                exponent = exponent * 10 + np.int64(b[i] - 48)
+                exponent = exponent * 10 + int(b[i] - 48)
             i += 1
         shift += exponent_sign * exponent
     if i != end:
-        return np.int64(0), False
+        return 0, False
     if value == 0:
-        return np.int64(0), True
+        return 0, True
     value, fits = _shift_decimal(value, shift)
     return (-value if is_negative else value), fits
 
 
-@compiled
+@compiled_lean
 def _parse_count(b: Bytes, i: int, end: int) -> int:
     """Read an id; -1 for null and for anything that is no int64."""
     value, fits = parse_decimal(b, i, end, 0)
-    return value if fits and value >= 0 else np.int64(-1)
+    return value if fits and value >= 0 else -1
 
 
-@compiled
+@compiled_lean
 def _is_plain_scalar(b: Bytes, i: int, end: int) -> bool:
     """Whether a bare value is a number, true, false or null, judged by its first letters."""
     c = b[i]
@@ -277,14 +283,14 @@ def _is_plain_scalar(b: Bytes, i: int, end: int) -> bool:
     )
 
 
-@compiled
+@compiled_lean
 def _count_defect(defects: Int64, kind: int, position: int) -> None:
     if defects[kind, 0] == 0:
         defects[kind, 1] = position
     defects[kind, 0] += 1
 
 
-@compiled
+@inlined_lean
 def _next_member(
     b: Bytes, i: int, end: int, offset: int, defects: Int64
 ) -> tuple[int, int, int, int]:
@@ -339,7 +345,7 @@ def _next_member(
     return key, key_end, i, value_end
 
 
-@compiled
+@inlined_lean
 def _read_args(b: Bytes, i: int, end: int, offset: int, field: Int64, defects: Int64) -> int:
     """Walk through ``args`` (``i`` after its brace); return the index after it, or a status."""
     while True:
@@ -361,11 +367,13 @@ def _read_args(b: Bytes, i: int, end: int, offset: int, field: Int64, defects: I
             field[_HAS_COLLECTIVE] = 1
 
 
-@compiled
+@inlined_lean
 def _read_event(b: Bytes, i: int, end: int, offset: int, field: Int64, defects: Int64) -> int:
     """Find the fields of the event that opens at ``i``; return the index after it, or a status."""
-    field[:_PHASE] = 0
-    field[_PHASE:] = -1
+    for k in range(_PHASE):  #
+        field[k] = 0
+    for k in range(_PHASE, _NUM_FIELDS):
+        field[k] = -1
     i += 1
     while True:
         key, key_end, value, i = _next_member(b, i, end, offset, defects)
@@ -401,27 +409,41 @@ def _read_event(b: Bytes, i: int, end: int, offset: int, field: Int64, defects: 
             field[slot + 1] = i
 
 
-@compiled
-def _hash(b: Bytes, i: int, end: int, seed: int) -> int:
+@compiled_lean
+def _hash(b: Bytes, start: int, end: int, seed: int | np.uint64) -> np.uint64:
+    """Hash ``b[start:end]``, eight bytes at a time.
+
+    The indexes are unsigned, because numba spends a comparison on the sign of every other one;
+    without it the eight bytes are one load.
+    """
     h = np.uint64(seed)
-    while i + 8 <= end:
+    i = np.uint64(start)
+    num_words = np.uint64(end - start) >> np.uint64(3)
+    last_word = i + (num_words << np.uint64(3))
+    while i < last_word:
         word = np.uint64(0)
         for k in range(8):
-            word |= np.uint64(b[i + k]) << np.uint64(8 * k)
+            word |= np.uint64(b[i + np.uint64(k)]) << np.uint64(8 * k)
         h = (h ^ word) * np.uint64(0x9E3779B97F4A7C15)
         h ^= h >> np.uint64(29)
-        i += 8
-    while i < end:
+        i += np.uint64(8)
+    while i < np.uint64(end):
         h = (h ^ np.uint64(b[i])) * np.uint64(0x100000001B3)
-        i += 1
+        i += np.uint64(1)
     h ^= h >> np.uint64(32)
     h *= np.uint64(0xD6E8FEB86659FD93)
     return h ^ (h >> np.uint64(32))
 
 
-@compiled
+@compiled_lean
 def _intern(
-    kind: int, h: int, first: int, second: int, field: Int64, strings: Strings, counters: Int64
+    kind: int,
+    h: np.uint64,
+    first: int,
+    second: int,
+    field: Int64,
+    strings: Strings,
+    counters: Int64,
 ) -> int:
     """Return the id of a string, giving out the next one and listing it as fresh if it is new."""
     mask = np.uint64(len(strings.hash_H) - 1)
@@ -439,14 +461,13 @@ def _intern(
     strings.id_H[slot] = new_id
     row = counters[NUM_FRESH]
     counters[NUM_FRESH] = row + 1
-    fresh = strings.fresh_N[row]
-    fresh[0] = kind
-    fresh[1], fresh[2] = field[first], field[first + 1]
-    fresh[3], fresh[4] = field[second], field[second + 1]
+    strings.fresh_N[row, 0] = kind
+    strings.fresh_N[row, 1], strings.fresh_N[row, 2] = field[first], field[first + 1]
+    strings.fresh_N[row, 3], strings.fresh_N[row, 4] = field[second], field[second + 1]
     return new_id
 
 
-@compiled
+@compiled_lean
 def rehash(old: Strings, new: Strings) -> None:
     """Put every string of one table into a larger, empty one."""
     mask = np.uint64(len(new.hash_H) - 1)
@@ -459,7 +480,7 @@ def rehash(old: Strings, new: Strings) -> None:
             new.id_H[slot] = old.id_H[k]
 
 
-@compiled
+@compiled_lean
 def _is_backend_annotation(b: Bytes, start: int, end: int) -> bool:
     """Whether a name looks like ``nccl:all_reduce``: three to six letters, a colon, a letter."""
     if b[start] != 34:
@@ -472,7 +493,7 @@ def _is_backend_annotation(b: Bytes, start: int, end: int) -> bool:
     return b[i + 1] == 95 or 97 <= b[i + 1] <= 122
 
 
-@compiled
+@compiled_lean
 def _mark_of(b: Bytes, field: Int64) -> int:
     """Return why the caller must look at this event itself, -1 if it need not."""
     phase = field[_PHASE]
@@ -492,7 +513,7 @@ def _mark_of(b: Bytes, field: Int64) -> int:
     return -1
 
 
-@compiled
+@compiled_lean
 def _times(b: Bytes, position: int, field: Int64, defects: Int64) -> tuple[int, int, bool]:
     """Return start and duration in ns, and whether the event can be kept."""
     start, is_whole = parse_decimal(b, field[_TS], field[_TS + 1], 3)
@@ -514,7 +535,7 @@ def _times(b: Bytes, position: int, field: Int64, defects: Int64) -> tuple[int, 
     return start, duration, True
 
 
-@compiled
+@compiled_lean
 def _store(
     b: Bytes,
     start: int,
@@ -542,7 +563,7 @@ def _store(
     return index
 
 
-@compiled
+@inlined_lean
 def _keep(
     b: Bytes,
     i: int,
@@ -557,7 +578,7 @@ def _keep(
     """Store the event read into ``field`` if it is complete, and mark it if the caller needs it."""
     phase = field[_PHASE]
     mark = _mark_of(b, field)
-    index = np.int64(-1)
+    index = -1
     if phase == 88 and mark != MARK_SPAN:
         start, duration, is_whole = _times(b, offset + i, field, defects)
         if is_whole:
@@ -566,12 +587,12 @@ def _keep(
         _count_defect(defects, BEGIN_OR_END, offset + i)
     if mark >= 0 and (index >= 0 or mark != MARK_COLLECTIVE):
         row = counters[NUM_MARKED]
-        marked = strings.marked_N[row]
-        marked[0], marked[1], marked[2], marked[3] = mark, i, after, index
+        strings.marked_N[row, 0], strings.marked_N[row, 1] = mark, i
+        strings.marked_N[row, 2], strings.marked_N[row, 3] = after, index
         counters[NUM_MARKED] = row + 1
 
 
-@compiled
+@inlined_lean
 def _between_events(
     b: Bytes, i: int, end: int, offset: int, defects: Int64, counters: Int64
 ) -> int:
@@ -580,7 +601,7 @@ def _between_events(
         c = b[i]
         if c == 44:
             counters[NUM_COMMAS] = 2 if counters[NUM_COMMAS] < 0 else counters[NUM_COMMAS] + 1
-        elif c != 32 and c != 10 and c != 13 and c != 9:
+        elif c > 32:
             break
         i += 1
     if i < end:
@@ -593,7 +614,7 @@ def _between_events(
     return i
 
 
-@compiled
+@compiled_lean
 def _reason_to_stop(columns: Columns, strings: Strings, counters: Int64) -> int:
     """Return which column or list has no room for one more event; -1 if all have."""
     if counters[NUM_EVENTS] >= len(columns.start_ns_E):
@@ -607,7 +628,7 @@ def _reason_to_stop(columns: Columns, strings: Strings, counters: Int64) -> int:
     return -1
 
 
-@compiled
+@compiled_lean
 def scan_events(
     b: Bytes,
     i: int,
@@ -617,14 +638,14 @@ def scan_events(
     strings: Strings,
     defects: Int64,
     counters: Int64,
+    scratch: tuple[Int64, Int64],
 ) -> tuple[int, int]:
     """Scan events from ``b[i]`` to ``b[end]``; return (what it stopped at, position).
 
     ``offset`` is the absolute position of ``b[0]`` in the file. ``counters`` says how far columns
     and lists are filled and is moved on; set NUM_COMMAS to -1 before the first event of an array.
     """
-    field = np.empty(_NUM_FIELDS, np.int64)
-    found = np.zeros((NUM_DEFECTS, 2), np.int64)
+    field, found = scratch
     while True:
         i = _between_events(b, i, end, offset, defects, counters)
         if i >= end:
@@ -636,13 +657,14 @@ def scan_events(
             return reason, i
         is_event = b[i] == 123
         if is_event:
-            found[:, 0] = 0  # a half-read event is read again: its defects count when it is whole
+            for kind in range(NUM_DEFECTS):
+                found[kind, 0] = 0  # of a half-read event, which is read again
             after = _read_event(b, i, end, offset, field, found)
         else:
             after = end_of_value(b, i, end)
         if after == _OPEN_MORE:
             return NEED_MORE, i
-        if after == _BROKEN or after == i:
+        if after == _BROKEN or after == i:  # noqa: SIM109
             return DAMAGED, i
         if is_event:
             _keep(b, i, after, offset, field, columns, strings, defects, counters)
