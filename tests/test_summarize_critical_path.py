@@ -231,7 +231,7 @@ def test_the_sweep_equals_its_brute_force_twin(timeline):
 
     lanes = classify(timeline)
     window = find_window(timeline, lanes)
-    events = np.flatnonzero(lanes.lane_E != LANE_NONE)
+    events = np.flatnonzero(lanes.lane_E != LANE_NONE).astype(np.int32)
     order = order_events(timeline.start_ns_E, timeline.duration_ns_E, timeline.python_id_E, events)
     function_E = timeline.name_id_E
     data = find_loader_waits(timeline, lanes)

@@ -34,7 +34,7 @@ _KERNEL_OPS = (
 class CollectiveFacts:
     """Op, group, sequence and size of every event of the collective lane, in order of start."""
 
-    event_C: Int64
+    event_C: Int32
     op_C: tuple[str, ...]
     group_C: tuple[str, ...]
     sequence_C: Int64
@@ -52,7 +52,7 @@ def collective_op(name: str) -> str:
     return strip_addresses(name)[:60] if "eneric" not in name else "collective"
 
 
-def collect_facts(timeline: Timeline, collective_E: Int64) -> CollectiveFacts:
+def collect_facts(timeline: Timeline, collective_E: Int32) -> CollectiveFacts:
     """Return what is known of the collectives at ``collective_E``."""
     columns = timeline.collectives
     row_of = {int(event): row for row, event in enumerate(columns.event_C)}
@@ -73,7 +73,7 @@ def collect_facts(timeline: Timeline, collective_E: Int64) -> CollectiveFacts:
     return CollectiveFacts(collective_E, tuple(ops), tuple(groups), sequence_C, num_bytes_C)
 
 
-def _number_streams(timeline: Timeline, collective_E: Int64) -> dict[int, str]:
+def _number_streams(timeline: Timeline, collective_E: Int32) -> dict[int, str]:
     """Return the stand-in group of each track that runs collectives."""
     tracks = np.unique(timeline.track_id_E[collective_E])
     names: dict[int, str] = {}

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.columns import Int64, Timeline
+from eroica.columns import Int16, Int32, Int64, Timeline
+from eroica.read.compiled import compiled
 from eroica.summarize.names import GC_NAME, MODULE_PREFIX
 
 Int8 = NDArray[np.int8]
@@ -55,7 +56,9 @@ _HOST_COLLECTIVE = re.compile(r"^(?:gloo|mpi|ucc):(?P<op>\w+)")
 _COMMUNICATION_OP = re.compile(
     r"^(?:c10d::|_c10d_functional::|c10d_functional::|record_param_comms)"
 )
-_BACKWARD_OP = "autograd::engine::evaluate_function"
+_BACKWARD_OP = re.compile(r"^autograd::engine::evaluate_function")
+_MODULE_FRAME = re.compile("^" + re.escape(MODULE_PREFIX))
+_GC_EVENT = re.compile("^" + re.escape(GC_NAME))
 _ENGINE_WAIT = re.compile(r"\brun_backward\b")
 _STEP_NAME = re.compile(
     r"^(?:ProfilerStep|Optimizer\.step|Optimizer\.zero_grad|enumerate\(DataLoader\))#"
@@ -84,30 +87,51 @@ class Lanes:
 
 
 class NameSets:
-    """Looks names up once a name, not once an event."""
+    """Looks a name up once a category, not once an event."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self.category_mask = {name: i for i, name in enumerate(timeline.categories)}
+        self._is_used_CN = _used_names(
+            timeline.category_id_E,
+            timeline.name_id_E,
+            np.zeros((len(timeline.categories), len(timeline.names)), np.bool_),
+        )
 
     def mask(self, categories: Iterable[str]) -> Bool:
         """Return which events are of one of the categories."""
-        flags = np.array([name.lower() in categories for name in self._timeline.categories], bool)
+        flags = self._flags(categories)
         if not flags.any():
             return np.zeros(self._timeline.num_events, bool)
         return np.asarray(flags[self._timeline.category_id_E])
 
-    def matching(self, events: Bool, pattern: "re.Pattern[str]") -> Bool:
-        """Return which of ``events`` have a name in which the pattern is found."""
-        timeline = self._timeline
-        used = np.zeros(len(timeline.names), bool)
-        used[timeline.name_id_E[events]] = True
-        hit = np.zeros(len(timeline.names), bool)
-        for name_id in np.flatnonzero(used):
-            hit[name_id] = pattern.search(timeline.names[name_id]) is not None
-        if not hit.any():
+    def matching(self, categories: Iterable[str], pattern: "re.Pattern[str]") -> Bool:
+        """Return which events of the categories have a name in which the pattern is found."""
+        timeline, flags = self._timeline, self._flags(categories)
+        hit_CN = np.zeros_like(self._is_used_CN)
+        names = np.flatnonzero(self._is_used_CN[flags].any(axis=0))
+        hits = [i for i in names if pattern.search(timeline.names[i])]
+        if not hits:
             return np.zeros(timeline.num_events, bool)
-        return np.asarray(events & hit[timeline.name_id_E])
+        hit_CN[np.ix_(np.flatnonzero(flags), hits)] = True
+        return _look_up(hit_CN, timeline.category_id_E, timeline.name_id_E)
+
+    def _flags(self, categories: Iterable[str]) -> Bool:
+        return np.array([name.lower() in categories for name in self._timeline.categories], bool)
+
+
+@compiled
+def _used_names(category_id_E: Int16, name_id_E: Int32, is_used_CN: Bool) -> Bool:
+    for event in range(len(name_id_E)):
+        is_used_CN[category_id_E[event], name_id_E[event]] = True
+    return is_used_CN
+
+
+@compiled
+def _look_up(hit_CN: Bool, category_id_E: Int16, name_id_E: Int32) -> Bool:
+    found = np.zeros(len(name_id_E), np.bool_)
+    for event in range(len(name_id_E)):
+        found[event] = hit_CN[category_id_E[event], name_id_E[event]]
+    return found
 
 
 def classify(timeline: Timeline) -> Lanes:
@@ -124,8 +148,10 @@ def classify(timeline: Timeline) -> Lanes:
     runtime = sets.mask(_RUNTIME_CATEGORIES)
     python = sets.mask(_PYTHON_CATEGORIES)
     annotations = sets.mask(_ANNOTATION_CATEGORIES)
-    device_collectives = sets.matching(kernels, _COLLECTIVE_KERNEL) | sets.mask({"collective_comm"})
-    host_collectives = sets.matching(annotations, _HOST_COLLECTIVE)
+    device_collectives = sets.matching(_KERNEL_CATEGORIES, _COLLECTIVE_KERNEL) | sets.mask(
+        {"collective_comm"}
+    )
+    host_collectives = sets.matching(_ANNOTATION_CATEGORIES, _HOST_COLLECTIVE)
     has_device = bool(kernels.any() or memory.any())
 
     lane_E[kernels], level_E[kernels] = LANE_DEVICE, LEVEL_COMPUTE
@@ -138,22 +164,23 @@ def classify(timeline: Timeline) -> Lanes:
 
     track_E = split_chained_threads(timeline, python)
     host = ops | python | runtime
-    training = find_training_track(timeline, track_E, ops, python, annotations, sets)
+    training = find_training_track(timeline, track_E, ops, python, sets)
     if training >= 0:
         on_training = host & (track_E == training)
         lane_E[on_training] = LANE_TRAINING
-        backward_tracks = np.unique(track_E[ops & sets.matching(ops, re.compile(_BACKWARD_OP))])
+        backward_tracks = np.unique(track_E[sets.matching(_OP_CATEGORIES, _BACKWARD_OP)])
         on_backward = host & np.isin(track_E, backward_tracks[backward_tracks != training])
         lane_E[on_backward], level_E[on_backward] = LANE_BACKWARD, LEVEL_BACKWARD
-        waiting = sets.matching(on_training & python, _ENGINE_WAIT)
+        waiting = on_training & sets.matching(_PYTHON_CATEGORIES, _ENGINE_WAIT)
         level_E[waiting] = LEVEL_WAITING
         if not has_device:
             level_E[on_training & ops] = LEVEL_COMPUTE
-            level_E[sets.matching(on_training & ops, _COMMUNICATION_OP)] = LEVEL_COLLECTIVE
+            told = sets.matching(_OP_CATEGORIES, _COMMUNICATION_OP)
+            level_E[on_training & told] = LEVEL_COLLECTIVE
 
     shape_E[python] = SHAPE_PYTHON
-    shape_E[sets.matching(python, re.compile("^" + re.escape(MODULE_PREFIX)))] = SHAPE_MODULE
-    shape_E[sets.matching(python, re.compile("^" + re.escape(GC_NAME)))] = SHAPE_GC
+    shape_E[sets.matching(_PYTHON_CATEGORIES, _MODULE_FRAME)] = SHAPE_MODULE
+    shape_E[sets.matching(_PYTHON_CATEGORIES, _GC_EVENT)] = SHAPE_GC
     lane_E[timeline.duration_ns_E >= UNFINISHED_NS] = LANE_NONE
     return Lanes(lane_E, level_E, shape_E, track_E, training, has_device)
 
@@ -163,7 +190,6 @@ def find_training_track(
     track_E: NDArray[np.int32],
     ops: Bool,
     python: Bool,
-    annotations: Bool,
     sets: NameSets,
 ) -> int:
     """Return the track of the thread that trains, -1 where no host thread was recorded.
@@ -178,9 +204,10 @@ def find_training_track(
 
     python_T, op_T = count(python), count(ops)
     scores = (
-        count(sets.matching(annotations, _STEP_NAME)),
-        count(sets.matching(python, _TRAINING_FRAME)),
-        (count(sets.matching(python, _MAIN_FRAME)) > 0) | _is_main_thread(timeline, python_T),
+        count(sets.matching(_ANNOTATION_CATEGORIES, _STEP_NAME)),
+        count(sets.matching(_PYTHON_CATEGORIES, _TRAINING_FRAME)),
+        (count(sets.matching(_PYTHON_CATEGORIES, _MAIN_FRAME)) > 0)
+        | _is_main_thread(timeline, python_T),
         python_T,
         op_T,
     )

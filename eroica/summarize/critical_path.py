@@ -51,9 +51,55 @@ class CriticalPath:
     """Function that held the path longest since the collective before; -1 where none did."""
 
 
+@compiled
+def select_events(
+    lane_E: Int8, start_ns_E: Int64, duration_ns_E: Int64, first: int, last: int
+) -> Int32:
+    """Return the events on any lane that reach into [first, last)."""
+    found = np.empty(len(lane_E), np.int32)
+    number = 0
+    for event in range(len(lane_E)):
+        start = start_ns_E[event]
+        if lane_E[event] >= 0 and start < last and start + duration_ns_E[event] > first:
+            found[number] = event
+            number += 1
+    return found[:number]
+
+
+@compiled
+def extent(lane_E: Int8, start_ns_E: Int64, duration_ns_E: Int64) -> tuple[int, int]:
+    """Return first start and last end of the events on any lane; (0, 0) where there are none."""
+    first, last, seen = 0, 0, False
+    for event in range(len(lane_E)):
+        if lane_E[event] < 0:
+            continue
+        start, end = start_ns_E[event], start_ns_E[event] + duration_ns_E[event]
+        if not seen or start < first:
+            first = start
+        if not seen or end > last:
+            last = end
+        seen = True
+    return first, last
+
+
+@compiled
+def tally(
+    order: Int32, function_E: Int32, duration_ns_E: Int64, num_functions: int
+) -> tuple[Int64, Int64]:
+    """Return summed duration and number of executions a function, on the critical path or not."""
+    total = np.zeros(num_functions, np.int64)
+    count = np.zeros(num_functions, np.int64)
+    for k in range(len(order)):
+        function = function_E[order[k]]
+        if function >= 0:
+            total[function] += duration_ns_E[order[k]]
+            count[function] += 1
+    return total, count
+
+
 def order_events(
-    start_ns_E: Int64, duration_ns_E: Int64, python_id_E: Int64, events: Int64
-) -> Int64:
+    start_ns_E: Int64, duration_ns_E: Int64, python_id_E: Int64, events: Int32
+) -> Int32:
     """Return ``events`` by start; of equal starts the longer first, callers before callees."""
     order = events[np.argsort(start_ns_E[events], kind="stable")]
     _order_ties(order, start_ns_E, duration_ns_E, python_id_E)
@@ -61,7 +107,7 @@ def order_events(
 
 
 @compiled
-def _order_ties(order: Int64, start: Int64, duration: Int64, python_id: Int64) -> None:
+def _order_ties(order: Int32, start: Int64, duration: Int64, python_id: Int64) -> None:
     first = 0
     n = len(order)
     while first < n:
@@ -93,7 +139,7 @@ def _is_before(a: int, b: int, duration: Int64, python_id: Int64) -> bool:
 
 
 def find_critical_path(
-    order: Int64,
+    order: Int32,
     start_ns_E: Int64,
     duration_ns_E: Int64,
     lane_E: Int8,
@@ -129,7 +175,7 @@ def find_critical_path(
 
 @compiled
 def _sweep(
-    order: Int64,
+    order: Int32,
     start: Int64,
     duration: Int64,
     lane: Int8,
@@ -156,6 +202,8 @@ def _sweep(
     data = 0  # next loader interval that is not over
     for k in range(len(order) + 1):
         event = order[k] if k < len(order) else -1
+        if event >= 0 and function[event] < 0:
+            continue
         until = min(start[event], window_end) if event >= 0 else window_end
         while time < until:
             winner = -1

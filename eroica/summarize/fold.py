@@ -27,6 +27,8 @@ class Folding:
     kept: Int64
     target_F: Int32
     """Position in ``kept`` that each function counts with; ``len(kept)`` is rest."""
+    stands_F: NDArray[np.bool_]
+    """Whether a function is kept itself."""
 
 
 def fold(
@@ -56,4 +58,4 @@ def fold(
     target = np.full(num_functions + 1, len(kept), np.int32)
     target[kept] = np.arange(len(kept), dtype=np.int32)
     via = np.where(moves & ~stands, caller_F, np.arange(num_functions))
-    return Folding(kept, target[via])
+    return Folding(kept, target[via], stands)

@@ -49,8 +49,6 @@ Number = TypeVar("Number", np.int8, np.int32, np.int64)
 class CallTree:
     """Distinct functions of the host threads. N nodes; a caller comes before its callees."""
 
-    node_E: Int32
-    """-1 for events of other lanes."""
     caller_N: Int32
     """Node of the calling Python function, -1 at a root. Of an operator: the one that led to it
     longest."""
@@ -65,8 +63,11 @@ class CallTree:
     """Name id to the parsed name, for Python names."""
 
 
-def build_call_tree(timeline: Timeline, lanes: Lanes, order: Int64) -> CallTree:
-    """Build the tree from host events; ``order`` is from ``order_events``."""
+def build_call_tree(timeline: Timeline, lanes: Lanes, order: Int32) -> tuple[CallTree, Int32]:
+    """Return the tree of the host events and the node of each event, -1 for other lanes.
+
+    ``order`` is from ``order_events``.
+    """
     host = order[(lanes.lane_E[order] == LANE_TRAINING) | (lanes.lane_E[order] == LANE_BACKWARD)]
     python = host[lanes.shape_E[host] != SHAPE_OP]
     key_N, is_machinery_N, names = _number_names(timeline, python)
@@ -81,11 +82,11 @@ def build_call_tree(timeline: Timeline, lanes: Lanes, order: Int64) -> CallTree:
         is_machinery_N,
         int(lanes.track_E.max()) + 1 if len(lanes.track_E) else 0,
     )
-    return CallTree(node_E, caller, place, shape, name_id, module_id, names)
+    return CallTree(caller, place, shape, name_id, module_id, names), node_E
 
 
 def _number_names(
-    timeline: Timeline, python: Int64
+    timeline: Timeline, python: Int32
 ) -> tuple[Int32, NDArray[np.bool_], dict[int, PythonName]]:
     """Number names so that equal functions have equal numbers; ops keep their own."""
     used = np.zeros(len(timeline.names), bool)
@@ -122,7 +123,7 @@ def _slot(table: Int32, owner: Int64, key: int) -> int:
 
 @compiled
 def _walk(
-    host: Int64,
+    host: Int32,
     start: Int64,
     duration: Int64,
     name_id: Int32,
@@ -133,10 +134,15 @@ def _walk(
     num_tracks: int,
 ) -> tuple[Int32, Int32, Int32, Int8, Int32, Int32]:
     node = np.full(len(start), -1, np.int32)
-    below = np.full(len(start), -1, np.int32)
-    context = np.full(len(start), -1, np.int32)  # innermost Python node at the event
-    module = np.full(len(start), -1, np.int32)  # innermost nn.Module name at the event
-    top = np.full(num_tracks, -1, np.int64)
+    # Calls that are open, as linked stacks in one pool; few at any time, so the pool is small.
+    room = 256
+    opened = np.full(room, -1, np.int64)  # event
+    below = np.arange(1, room + 1).astype(np.int32)  # also links the free entries
+    below[room - 1] = -1
+    context = np.full(room, -1, np.int32)  # innermost Python node at the event
+    module = np.full(room, -1, np.int32)  # innermost nn.Module name at the event
+    free = 0
+    top = np.full(num_tracks, -1, np.int32)
     size = 1024
     table = np.full(4 * size, -1, np.int32)
     owner = np.full(size, -1, np.int64)
@@ -150,18 +156,33 @@ def _walk(
     for k in range(len(host)):
         event = host[k]
         on = track[event]
-        while top[on] >= 0 and start[top[on]] + duration[top[on]] <= start[event]:
-            top[on] = below[top[on]]
+        while top[on] >= 0:
+            entry = top[on]
+            if start[opened[entry]] + duration[opened[entry]] > start[event]:
+                break
+            top[on] = below[entry]
+            below[entry] = free
+            free = entry
         around = top[on]
         inner = context[around] if around >= 0 else -1
         inside = module[around] if around >= 0 else -1
         what = shape[event]
+        if free < 0:
+            opened, below = _grown(opened, 2 * room), _grown(below, 2 * room)
+            context, module = _grown(context, 2 * room), _grown(module, 2 * room)
+            for entry in range(room, 2 * room - 1):
+                below[entry] = entry + 1
+            free = room
+            room *= 2
+        entry = free
+        free = below[entry]
+        below[entry] = around
+        opened[entry] = event
+        top[on] = entry
         if what == SHAPE_MODULE:
             node[event] = inner
-            context[event] = inner
-            module[event] = name_id[event]
-            below[event] = around
-            top[on] = event
+            context[entry] = inner
+            module[entry] = name_id[event]
             continue
         led_by = inner
         if what == SHAPE_OP:
@@ -208,10 +229,8 @@ def _walk(
         last_name[found] = name_id[event]
         last_module[found] = inside
         node[event] = found
-        context[event] = found if what == SHAPE_PYTHON else inner
-        module[event] = inside
-        below[event] = around
-        top[on] = event
+        context[entry] = found if what == SHAPE_PYTHON else inner
+        module[entry] = inside
     return (
         node,
         caller[:count],

@@ -32,13 +32,15 @@ def count_steps(timeline: Timeline, lanes: Lanes) -> int | None:
     (one an optimizer) count once.
     """
     sets = NameSets(timeline)
-    annotations = sets.mask(_ANNOTATION_CATEGORIES) & (lanes.track_E == lanes.training_track)
-    profiler = sets.matching(annotations, _PROFILER_STEP)
+    on_thread = lanes.track_E == lanes.training_track
+    profiler = on_thread & sets.matching(_ANNOTATION_CATEGORIES, _PROFILER_STEP)
     if profiler.any():
         return len(np.unique(timeline.name_id_E[profiler]))
-    python = sets.mask(_PYTHON_CATEGORIES) & (lanes.track_E == lanes.training_track)
-    for events, pattern in ((annotations, _OPTIMIZER_STEP), (python, _OPTIMIZER_FRAME)):
-        found = sets.matching(events, pattern)
+    for categories, pattern in (
+        (_ANNOTATION_CATEGORIES, _OPTIMIZER_STEP),
+        (_PYTHON_CATEGORIES, _OPTIMIZER_FRAME),
+    ):
+        found = on_thread & sets.matching(categories, pattern)
         if found.any():
             return int(np.bincount(timeline.name_id_E[found]).max())
     return None
@@ -48,9 +50,9 @@ def find_loader_waits(timeline: Timeline, lanes: Lanes) -> tuple[Int64, Int64]:
     """Return (start, end) of the loader's ``__next__`` on the training thread, disjoint."""
     sets = NameSets(timeline)
     on_thread = lanes.track_E == lanes.training_track
-    waits = sets.matching(sets.mask(_ANNOTATION_CATEGORIES) & on_thread, _LOADER)
+    waits = on_thread & sets.matching(_ANNOTATION_CATEGORIES, _LOADER)
     if not waits.any():
-        waits = sets.matching(sets.mask(_PYTHON_CATEGORIES) & on_thread, _LOADER_FRAME)
+        waits = on_thread & sets.matching(_PYTHON_CATEGORIES, _LOADER_FRAME)
     return union(timeline, waits)
 
 

@@ -20,21 +20,27 @@ from eroica.summarize.classify import (
     LANE_COLLECTIVE,
     LANE_DEVICE,
     LANE_MEMORY,
-    LANE_NONE,
     SHAPE_GC,
     SHAPE_OP,
     SHAPE_PYTHON,
-    UNFINISHED_NS,
     Lanes,
     classify,
 )
-from eroica.summarize.critical_path import CriticalPath, find_critical_path, order_events
+from eroica.summarize.critical_path import (
+    CriticalPath,
+    extent,
+    find_critical_path,
+    order_events,
+    select_events,
+    tally,
+)
 from eroica.summarize.fold import REST, Folding, fold
 from eroica.summarize.names import function_id, strip_addresses
-from eroica.summarize.python_stacks import CallTree, FunctionNames, build_call_tree
+from eroica.summarize.python_stacks import FunctionNames, build_call_tree
 from eroica.summarize.resource import measure
 from eroica.summarize.steps import count_steps, find_loader_waits
 
+_MAX_COUNT = 2**31 - 1
 _WAIT_OR_COPY = re.compile(
     r"synchronize|memcpy|cudaFree|hipFree|cudaMalloc|hipMalloc", re.IGNORECASE
 )
@@ -60,15 +66,11 @@ def summarize(
         )
     lanes = classify(timeline)
     window = find_window(timeline, lanes)
-    end_ns_E = timeline.end_ns_E
-    on_path = (
-        (lanes.lane_E != LANE_NONE) & (end_ns_E > window[0]) & (timeline.start_ns_E < window[1])
+    events = select_events(
+        lanes.lane_E, timeline.start_ns_E, timeline.duration_ns_E, window[0], window[1]
     )
-    order = order_events(
-        timeline.start_ns_E, timeline.duration_ns_E, timeline.python_id_E, np.flatnonzero(on_path)
-    )
+    order = order_events(timeline.start_ns_E, timeline.duration_ns_E, timeline.python_id_E, events)
     table = FunctionTable(timeline, lanes, order)
-    order = order[table.function_E[order] >= 0]  # a module frame without a caller has no function
     path = find_critical_path(
         order,
         timeline.start_ns_E,
@@ -87,41 +89,45 @@ def find_window(timeline: Timeline, lanes: Lanes) -> tuple[int, int]:
     """Return (start, end) of what was recorded, relative to the timeline's base."""
     if timeline.window is not None and timeline.window[1] > timeline.window[0]:
         return timeline.window
-    events = (lanes.lane_E != LANE_NONE) & (timeline.duration_ns_E < UNFINISHED_NS)
-    if not events.any():
-        return 0, 0
-    return int(timeline.start_ns_E[events].min()), int(timeline.end_ns_E[events].max())
+    return extent(lanes.lane_E, timeline.start_ns_E, timeline.duration_ns_E)
 
 
 class FunctionTable:
     """Numbers the functions of one timeline: kernels, copies and collectives first, then calls."""
 
-    def __init__(self, timeline: Timeline, lanes: Lanes, order: Int64) -> None:
+    def __init__(self, timeline: Timeline, lanes: Lanes, order: Int32) -> None:
         self._timeline = timeline
         self._has_device = lanes.has_device
-        self.tree: CallTree = build_call_tree(timeline, lanes, order)
+        self.tree, node_E = build_call_tree(timeline, lanes, order)
         self.nodes = FunctionNames(self.tree, timeline.names)
         collective_E = order[lanes.lane_E[order] == LANE_COLLECTIVE]
         self.facts: CollectiveFacts = collect_facts(timeline, collective_E)
         self.device_functions: list[Function] = []
         self._numbers: dict[tuple[str, str, str], int] = {}
-        self.function_E: Int32 = np.full(timeline.num_events, -1, np.int32)
-        self._number_lane(order[lanes.lane_E[order] == LANE_DEVICE], "kernel")
-        self._number_lane(order[lanes.lane_E[order] == LANE_MEMORY], "memory")
-        for event, op, group in zip(collective_E, self.facts.op_C, self.facts.group_C, strict=True):
-            self.function_E[event] = self._number("collective", op, group)
+        device = self._number_lane(order[lanes.lane_E[order] == LANE_DEVICE], "kernel")
+        memory = self._number_lane(order[lanes.lane_E[order] == LANE_MEMORY], "memory")
+        collective_C = np.array(
+            [
+                self._number("collective", op, group)
+                for op, group in zip(self.facts.op_C, self.facts.group_C, strict=True)
+            ],
+            np.int32,
+        )
         self.first_node = len(self.device_functions)
-        host = self.tree.node_E >= 0
-        self.function_E[host] = self.tree.node_E[host] + self.first_node
         self.num_functions = self.first_node + len(self.tree.caller_N)
+        self.function_E: Int32 = node_E  # shifted in place: one column of events is enough
+        self.function_E[self.function_E >= 0] += self.first_node
+        for events, numbers in (device, memory, (collective_E, collective_C)):
+            self.function_E[events] = numbers
 
-    def _number_lane(self, events: Int64, kind: str) -> None:
+    def _number_lane(self, events: Int32, kind: str) -> tuple[Int32, Int32]:
+        """Return the events with their functions."""
         names = self._timeline.names
         used = np.unique(self._timeline.name_id_E[events])
         number_N = np.full(len(names), -1, np.int32)
         for name_id in used:
             number_N[name_id] = self._number(kind, strip_addresses(names[name_id]), "")
-        self.function_E[events] = number_N[self._timeline.name_id_E[events]]
+        return events, number_N[self._timeline.name_id_E[events]]
 
     def _number(self, kind: str, name: str, group: str) -> int:
         number = self._numbers.get((kind, name, group))
@@ -193,43 +199,38 @@ def _assemble(
     timeline: Timeline,
     lanes: Lanes,
     window: tuple[int, int],
-    order: Int64,
+    order: Int32,
     table: FunctionTable,
     path: CriticalPath,
     hardware: HardwareSamples | None,
     parameters: Parameters,
 ) -> RankPatterns:
     window_ns = window[1] - window[0]
-    function_P = table.function_E[order]  # P: events on some lane, in order
-    duration_P = timeline.duration_ns_E[order]
-    total_ns_F = np.bincount(function_P, weights=duration_P, minlength=table.num_functions).astype(
-        np.int64
+    total_ns_F, count_F = tally(
+        order, table.function_E, timeline.duration_ns_E, table.num_functions
     )
     folding = table.folding(path, total_ns_F, window_ns, parameters.rest_beta)
     functions = [table.function(int(number)) for number in folding.kept]
     size = len(functions) + 1  # the last is rest
-    target_P = folding.target_F[function_P]
     critical = np.bincount(folding.target_F, weights=path.critical_ns_F, minlength=size)
-    # A folded builtin's time counts, its calls do not: total and count stay the function's own.
-    own_P = np.where(
-        folding.target_F[function_P] == len(functions), True, _stands(folding, function_P)
-    )
-    count = np.bincount(target_P[own_P], minlength=size)
-    total = np.bincount(target_P[own_P], weights=duration_P[own_P], minlength=size)
+    # A folded builtin gives its time to its caller, its calls to nobody.
+    stands_F = folding.stands_F | (folding.target_F == len(functions))
+    targets = folding.target_F[stands_F]
+    count = np.bincount(targets, weights=count_F[stands_F], minlength=size)
+    total = np.bincount(targets, weights=total_ns_F[stands_F], minlength=size)
 
     kind_F = np.array([function.kind for function in functions] + ["rest"])
-    measured = _measured_events(kind_F, target_P, own_P, has_hardware=hardware is not None)
-    num_bytes_E = np.full(timeline.num_events, -1, np.int64)
-    num_bytes_E[table.facts.event_C] = table.facts.num_bytes_C
-    events = order[measured]
+    events = _measured_events(order, lanes, table, folding, with_host=hardware is not None)
+    facts = table.facts
+    num_bytes_E = dict(zip(facts.event_C.tolist(), facts.num_bytes_C.tolist(), strict=True))
     start = timeline.base_ns + timeline.start_ns_E[events]
     use = measure(
         hardware,
         kind_F,
         start,
         start + timeline.duration_ns_E[events],
-        target_P[measured],
-        num_bytes_E[events],
+        folding.target_F[table.function_E[events]],
+        np.array([num_bytes_E.get(event, -1) for event in events.tolist()], np.int64),
         parameters.critical_share,
     )
     ids = (*(function.id for function in functions), REST.id)
@@ -242,7 +243,7 @@ def _assemble(
         beta_F=(critical / max(window_ns, 1)).astype(np.float32)[keep],
         mu_F=use.mu_F[keep],
         sigma_F=use.sigma_F[keep],
-        count_F=count.astype(np.int32)[keep],
+        count_F=np.minimum(count, _MAX_COUNT).astype(np.int32)[keep],
         total_ns_F=total.astype(np.int64)[keep],
         window_ns=window_ns,
         num_steps=count_steps(timeline, lanes),
@@ -257,20 +258,11 @@ def _assemble(
     )
 
 
-def _stands(folding: Folding, function_P: Int32) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Return whether each event's function is kept itself, not folded into another."""
-    stands = np.zeros(len(folding.target_F), bool)
-    stands[folding.kept] = True
-    return np.asarray(stands[function_P])
-
-
 def _measured_events(
-    kind_F: "np.ndarray[tuple[int], np.dtype[np.str_]]",
-    target_P: Int32,
-    own_P: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
-    *,
-    has_hardware: bool,
-) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    kinds = ["kernel", "memory", "collective"] + (["python", "op"] if has_hardware else [])
-    wanted = np.isin(kind_F, kinds)
-    return np.asarray(wanted[target_P] & own_P)
+    order: Int32, lanes: Lanes, table: FunctionTable, folding: Folding, *, with_host: bool
+) -> Int32:
+    """Return the executions that mu and sigma are made of: of functions that stand alone."""
+    if not with_host:
+        order = order[lanes.lane_E[order] <= LANE_COLLECTIVE]
+    order = order[table.function_E[order] >= 0]
+    return order[folding.stands_F[table.function_E[order]]]
