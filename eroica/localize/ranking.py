@@ -40,9 +40,20 @@ def rank_drafts(drafts: Sequence[Draft], parameters: Parameters) -> list[Draft]:
     for draft in able:
         explained = {name for other in able for name in EXPLAINS.get(other.rule, frozenset())
                      if other is not draft and _covers(other, draft)}
-        if draft.rule not in explained:
+        same = next((k for k in kept if _is_same(k, draft)), None)
+        if same is not None:
+            same.why += [w for w in draft.why if w not in same.why]
+            same.findings += draft.findings
+        elif draft.rule not in explained:
             kept.append(draft)
     return kept[:MAX_CAUSES]
+
+
+def _is_same(one: Draft, other: Draft) -> bool:
+    """The same place on the same ranks, seen by another rule (a baseline, say)."""
+    if "baseline" not in (one.rule, other.rule):
+        return False
+    return one.ranks == other.ranks and one.places[:1] == other.places[:1]
 
 
 def _covers(sharp: Draft, vague: Draft) -> bool:

@@ -8,12 +8,15 @@ from eroica import units
 from eroica.columns import RankPatterns
 from eroica.config import Parameters, load
 from eroica.localize.arrival import arrival_table, late_ranks
+from eroica.localize.baseline import slower_than
 from eroica.localize.ranking import number, rank_drafts
 from eroica.localize.rules import RULES
 from eroica.localize.rules.draft import Draft
 from eroica.localize.rules.straggler import arrival_finding
 from eroica.localize.rules.view import JobView, build_view
 from eroica.records import Breakdown, Cause, Finding, JobEvidence, Verdict, Warning
+
+MIN_LINK_RANKS = 16
 
 
 def localize_slow(
@@ -33,6 +36,9 @@ def localize_slow(
     parameters = parameters or load()
     view = build_view(patterns, evidence, parameters)
     drafts = [draft for rule in RULES for draft in rule(view)]
+    drafts += _links(patterns, parameters)
+    if baseline:
+        drafts += slower_than(baseline, patterns, view)
     known = _arrival_facts(view, drafts)
     standing = rank_drafts(drafts, parameters)
     causes, findings = number(standing, known)
@@ -46,6 +52,18 @@ def localize_slow(
         not_seen=tuple(_not_seen(view)),
         warnings=tuple(_warnings(view)),
     )
+
+
+def _links(patterns: Sequence[RankPatterns], parameters: Parameters) -> list[Draft]:
+    """Bad links, where there are enough ranks for mu and sigma of a collective to tell."""
+    profiled = [p for p in patterns if not p.is_sampled]
+    if len(profiled) < MIN_LINK_RANKS:
+        return []
+    from eroica.localize.fleet import scan_table
+    from eroica.localize.rules.hardware import bad_links
+    from eroica.summarize import merge
+
+    return bad_links(scan_table(merge(profiled), parameters=parameters))
 
 
 def _saw_enough(view: JobView) -> bool:

@@ -48,10 +48,18 @@ def where(place: Place | None, view: JobView) -> str:
     """``train.py:28 Dataset.__getitem__``; empty where nothing is known."""
     if place is None:
         return ""
+    if place.file is None:
+        return brief(place.name)
     file = view.project.name_in_root(place.file)
     if file.startswith("/"):
         file = file.rsplit("/", 1)[-1]
     return f"{file}:{place.line} {place.name}" if place.line else f"{file} {place.name}"
+
+
+def brief(name: str, limit: int = 60) -> str:
+    """Cut template arguments and what is too long to read out of a kernel's name."""
+    short = name.removeprefix("void ").split("<")[0] if "<" in name[1:] else name
+    return short if len(short) <= limit else short[: limit - 3] + "..."
 
 
 def hottest(

@@ -34,13 +34,14 @@ from eroica.localize.rules.phase import (
 from eroica.localize.rules.view import Bool, Float64, JobView, Row
 from eroica.localize.rules.zones import frame_zone
 from eroica.localize.source_flow import loops
-from eroica.records import Finding, Place
+from eroica.records import Action, Finding, Place
 
 MIN_SHARE = 0.10
 MIN_EXCESS = 0.15
 MIN_WORK = 0.45
 BUSY_THREAD = 0.5
 EXCLUSIVE = 0.2
+LOWER_RATE = 0.92
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ def _draft(view: JobView, found: Slowest, group: Group) -> Draft:
         share=found.share,
         confidence=confidence,
         summary=f"{text}: {percent(found.share)} of the step",
-        action=action,  # type: ignore[arg-type]
+        action=action,
         why=[
             f"{who} work{'s' if len(slow) == 1 else ''} {percent(_of(view, columns))} of the time; "
             f"the others wait for {percent(found.excess)} more of it.",
@@ -271,7 +272,7 @@ def _top_row(view: JobView, group: Group, extra_F: Float64) -> Row | None:
 
 def _category(
     view: JobView, group: Group, top: Row | None, columns: list[int]
-) -> tuple[str, str, float]:
+) -> tuple[str, Action, float]:
     """Return category, action and confidence for the group's activity."""
     if top is None:
         return "straggler_compute", "investigate", 0.5
@@ -298,34 +299,63 @@ def _category(
     return "straggler_compute", "patch", 0.7
 
 
-def _compute_kind(view: JobView, top: Row, columns: list[int]) -> tuple[str, str, float]:
-    """Same work done slower, or more work: by whether the project splits its data by rank
-    unevenly. Without a sign of either it is slow computing."""
-    counts = [p for p in view.patterns if not p.is_sampled]
-    ratio = _count_ratio(view, counts, columns)
-    if ratio is not None and ratio > 1.2:
+def _compute_kind(view: JobView, top: Row, columns: list[int]) -> tuple[str, Action, float]:
+    """More work, or the same work done slower: by executions a step and by their rate.
+
+    Kernels that all run at a lower rate on a device are the device's fault; the same on a CPU may
+    be the host's. Without either number, work that the user's code does is taken for more work.
+    """
+    more, rate = _compare_execution(view, columns)
+    if more is not None and more > 1.2:
         return "load_imbalance", "patch", 0.8
+    if rate is not None and rate < LOWER_RATE:
+        if top.kind == "kernel":
+            return "gpu_throttled", "drain", 0.8
+        return "straggler_compute", "investigate", 0.75
     if view.source == "samples" and top.project:
         return "load_imbalance", "patch", 0.65
     return "straggler_compute", "investigate", 0.7
 
 
-def _count_ratio(view: JobView, patterns: "list[object]", columns: list[int]) -> float | None:
-    """Executions of operators on the slow ranks over those of their peers, a step."""
+def _compare_execution(view: JobView, columns: list[int]) -> tuple[float | None, float | None]:
+    """Return (executions a step, rate of execution) of the slow ranks over their peers'.
+
+    The rate is nanoseconds per execution of the functions both have, weighted by the peers' time.
+    """
     slow = {view.ranks[c] for c in columns}
-    totals: dict[bool, list[float]] = {True: [], False: []}
-    for one in patterns:
-        steps = one.num_steps or 1  # type: ignore[attr-defined]
-        ops = [
-            int(n)
-            for f, n in zip(one.functions, one.count_F, strict=True)  # type: ignore[attr-defined]
-            if f.kind in ("op", "kernel")
-        ]
-        if ops:
-            totals[one.rank in slow].append(sum(ops) / steps)  # type: ignore[attr-defined]
-    if not totals[True] or not totals[False] or not np.median(totals[False]):
-        return None
-    return float(np.mean(totals[True]) / np.median(totals[False]))
+    counts: dict[bool, list[float]] = {True: [], False: []}
+    each: dict[bool, dict[str, list[tuple[float, float]]]] = {True: {}, False: {}}
+    for one in view.patterns:
+        if one.is_sampled:
+            continue
+        side = one.rank in slow
+        total = 0
+        for function, count, spent in zip(
+            one.functions, one.count_F, one.total_ns_F, strict=True
+        ):
+            if function.kind in ("op", "kernel") and count > 0:
+                total += int(count)
+                pair = (float(spent) / float(count), float(spent))
+                each[side].setdefault(function.id, []).append(pair)
+        if total:
+            counts[side].append(total / (one.num_steps or 1))
+    more = None
+    if counts[True] and counts[False] and np.median(counts[False]):
+        more = float(np.mean(counts[True]) / np.median(counts[False]))
+    return more, _rate_of(each[True], each[False])
+
+
+def _rate_of(
+    mine: dict[str, list[tuple[float, float]]], peers: dict[str, list[tuple[float, float]]]
+) -> float | None:
+    ratios, weights = [], []
+    for name in mine.keys() & peers.keys():
+        other = float(np.median([p[0] for p in peers[name]]))
+        own = float(np.mean([p[0] for p in mine[name]]))
+        if own > 0:
+            ratios.append(other / own)
+            weights.append(float(np.median([p[1] for p in peers[name]])))
+    return float(np.average(ratios, weights=weights)) if sum(weights) > 0 else None
 
 
 def _is_sending(view: JobView, group: Group, top: Row, columns: list[int]) -> bool:
