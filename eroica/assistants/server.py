@@ -170,9 +170,11 @@ def _add_proposing(server: MCPServer, allowed: Roots, rehearsal: str | None) -> 
             raise ToolError(f"{folder.id} has {len(known)} proposals already; review those first")
         record = folder.read_incident()
         root = source_root(record.job.source_root, allowed)
-        made = fix.from_answer(patch, record, root, source="assistant", number=len(known) + 1)
+        made = fix.from_answer(
+            patch, record, root, source="assistant", patch_id=f"A{len(known) + 1}"
+        )
         if isinstance(made, fix.Refusal):
-            return answers.Proposal(accepted=False, reasons=list(made.reasons))
+            return answers.Proposal(accepted=False, reasons=[*made.reasons, *made.nearest])
         folder.write_patches([*known, made])
         return answers.Proposal(
             accepted=True,

@@ -72,21 +72,23 @@ def patches_from_model(
 
     chosen: ChatModel = resolve(model)
     progress(f"asking {chosen.name} for a patch")
-    number = len(folder.read_patches()) + 1
+    patch_id = f"M{len(folder.read_patches()) + 1}"
     asked = ask(folder, chosen, "patch", source_root=str(root), may_send=may_send)
     if comment:
         asked = repair(folder, chosen, asked, [f"a reviewer says: {comment}"])
     for turn in range(MAX_REPAIRS + 1):
         if not asked.is_answered:
             break
-        made = from_answer(asked.text, incident, root, source=f"model {chosen.name}", number=number)
+        made = from_answer(
+            asked.text, incident, root, source=f"model {chosen.name}", patch_id=patch_id
+        )
         if not isinstance(made, Refusal):
             _tell(asked)
             return [made]
         asked.reason = "its patch was refused: " + "; ".join(made.reasons)
         if turn < MAX_REPAIRS:
             progress(f"asking {chosen.name} to mend its patch")
-            asked = repair(folder, chosen, asked, list(made.problems))
+            asked = repair(folder, chosen, asked, [*made.reasons, *made.nearest])
     _tell(asked)
     return []
 
