@@ -11,6 +11,7 @@ from eroica.read.exits import exit_of
 from eroica.read.flight import read_flight
 from eroica.read.inputs import FileInput, Inputs
 from eroica.read.logs import Log, scan_log
+from eroica.read.process_kinds import fullness, is_launcher, is_loader_worker, is_same, name_of
 from eroica.read.saved import merge_saved, read_saved
 from eroica.read.source import warning_of
 from eroica.read.stacks import read_stacks
@@ -27,12 +28,6 @@ from eroica.records import (
 
 T = TypeVar("T")
 U = TypeVar("U")
-
-# Of several dumps of a rank the fullest comes last, where the newest is looked for: text of
-# py-spy shortens paths, sys._current_frames and faulthandler know no thread states.
-_FORMS = ("current_frames", "faulthandler", "py-spy")
-_LOADER_WORKER = frozenset({"_worker_loop"})
-_LAUNCHER_FILES = ("torch/distributed/run.py", "torch/distributed/launcher/api.py")
 
 
 class Run(Protocol):
@@ -124,11 +119,11 @@ class _Joined:
                     self._add_sample(self._rank(file, owner), stacks)
         self._place_nameless(nameless)
         for rank in self.ranks.values():
-            rank.stacks.sort(key=_fullness)
+            rank.stacks.sort(key=fullness)
 
     def _own_first(self, processes: Sequence[ProcessStacks]) -> Iterable[ProcessStacks]:
         """A rank's own process before its children, which py-spy lists in any order."""
-        return sorted(processes, key=lambda one: (one.rank or 0, _is_worker(one)))
+        return sorted(processes, key=lambda one: (one.rank or 0, is_loader_worker(one)))
 
     def _is_child(self, stacks: ProcessStacks, rank: int) -> bool:
         pid = self.ranks[rank].pid
@@ -138,7 +133,7 @@ class _Joined:
     def _add_sample(rank: _Rank, stacks: ProcessStacks) -> None:
         if rank.pid is None:
             rank.pid = stacks.pid
-        if not any(_same(stacks, other) for other in rank.stacks):
+        if not any(is_same(stacks, other) for other in rank.stacks):
             rank.stacks.append(stacks)
 
     @staticmethod
@@ -156,18 +151,18 @@ class _Joined:
                 self._add_sample(self.ranks[by_pid[stacks.pid]], stacks)
             elif stacks.parent_pid in by_pid and stacks.parent_pid is not None:
                 self._add_child(self.ranks[by_pid[stacks.parent_pid]], stacks)
-            elif not _is_launcher(stacks):
+            elif not is_launcher(stacks):
                 strangers.append((file, stacks))
         strangers.sort(key=lambda pair: pair[1].pid or 0)
         rank: int | None = None
         for file, stacks in strangers:
-            if stacks.pid is not None and rank is not None and _is_worker(stacks):
+            if stacks.pid is not None and rank is not None and is_loader_worker(stacks):
                 self._add_child(self.ranks[rank], stacks)
                 continue
             known = by_pid.get(stacks.pid) if stacks.pid is not None else None
             if known is None:
                 known = self._free(lambda one: bool(one.stacks))
-                self._warn(file, f"tells no rank of {_process(stacks)}; taken as rank {known}")
+                self._warn(file, f"tells no rank of {name_of(stacks)}; taken as rank {known}")
                 if stacks.pid is not None:
                     by_pid[stacks.pid] = known
             rank = known
@@ -301,33 +296,3 @@ def _log(file: FileInput) -> Log:
         return scan_log(file.path, rank=file.rank)
     except InputError as error:
         return Log((), defects=(warning_of(error, file.path).what,))
-
-
-def _same(one: ProcessStacks, other: ProcessStacks) -> bool:
-    return one.threads == other.threads and one.source == other.source
-
-
-def _fullness(stacks: ProcessStacks) -> tuple[int, int, bool]:
-    """Rank of a dump by what it tells; equal ones keep the order of their names."""
-    form = _FORMS.index(stacks.source) if stacks.source in _FORMS else len(_FORMS)
-    files = [place.file or "" for thread in stacks.threads for place in thread.frames]
-    has_paths = any(file.startswith("/") for file in files)
-    is_native = any(file.endswith(".so") or ".so." in file for file in files)
-    return form, int(has_paths), not is_native
-
-
-def _is_worker(stacks: ProcessStacks) -> bool:
-    """Whether a process is a DataLoader's worker, by its stack."""
-    return any(p.name in _LOADER_WORKER for thread in stacks.threads for p in thread.frames)
-
-
-def _is_launcher(stacks: ProcessStacks) -> bool:
-    return any(
-        (place.file or "").endswith(_LAUNCHER_FILES)
-        for thread in stacks.threads
-        for place in thread.frames
-    )
-
-
-def _process(stacks: ProcessStacks) -> str:
-    return f"process {stacks.pid}" if stacks.pid is not None else "its process"

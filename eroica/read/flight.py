@@ -8,24 +8,31 @@ c10d/FlightRecorderDetail.hpp.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from eroica.errors import InputError
 from eroica.read import names
 from eroica.read.repair import load_json
 from eroica.read.source import read_bytes
 from eroica.read.unpickle import load_plain
+from eroica.read.values import (
+    first_int,
+    int_of,
+    items_of,
+    milliseconds_ns,
+    ranks_of,
+    sizes_of,
+    strings_of,
+    text_of,
+    time_ns,
+)
 from eroica.records import CollectiveEntry, FlightRecord, Place, Warning
 
 MAX_BYTES = 1 << 30
 """A dump of 20 000 entries with stacks has some 20 MB."""
 _MAX_FRAMES = 512
-_MAX_TENSORS = 4096
-_INT64 = 1 << 63
 _SEND = re.compile(r"^send (\d+)->(\d+)$")
 _RECV = re.compile(r"^recv (\d+)<-(\d+)$")
 _NEXT = "collect it again: eroica collect -o DIR"
@@ -68,7 +75,7 @@ def parse_flight(
     status = _status(value.get("pg_status"))
     return FlightRecord(
         rank=rank,
-        version=_text(value.get("version")),
+        version=text_of(value.get("version")),
         groups=groups,
         group_descriptions=descriptions,
         status=status,
@@ -129,38 +136,38 @@ def _has_keys_of(item: Mapping[str, Any], first: object, number: int) -> bool:
 def _entry(
     item: Mapping[str, Any], index: int, places: dict[tuple[Any, ...], Place]
 ) -> CollectiveEntry:
-    profiling_name = _text(item["profiling_name"])
+    profiling_name = text_of(item["profiling_name"])
     backend, _, op = profiling_name.rpartition(":")
     group, description = _process_group(item)
     source, destination = _ends(op)
     is_p2p = bool(item.get("is_p2p", source is not None))
-    record_id = _int(item.get("record_id"))
+    record_id = int_of(item.get("record_id"))
     return CollectiveEntry(
         record_id=index if record_id is None else record_id,
         op=op,
         backend=backend,
         group=group,
         group_description=description,
-        sequence=_first_int(item, "collective_seq_id", "seq_id"),
-        p2p_sequence=_int(item.get("p2p_seq_id")),
-        op_id=_int(item.get("op_id")),
+        sequence=first_int(item, "collective_seq_id", "seq_id"),
+        p2p_sequence=int_of(item.get("p2p_seq_id")),
+        op_id=int_of(item.get("op_id")),
         is_p2p=is_p2p,
         source_rank=source,
         destination_rank=destination,
-        input_sizes=_sizes(item.get("input_sizes")),
-        output_sizes=_sizes(item.get("output_sizes")),
-        input_dtypes=_strings(item.get("input_dtypes")),
-        output_dtypes=_strings(item.get("output_dtypes")),
-        created_ns=_time(item, "time_created"),
-        started_ns=_time(item, "time_discovered_started"),
-        completed_ns=_time(item, "time_discovered_completed"),
-        duration_ns=_milliseconds(item.get("duration_ms")),
-        state=_text(item["state"]),
+        input_sizes=sizes_of(item.get("input_sizes")),
+        output_sizes=sizes_of(item.get("output_sizes")),
+        input_dtypes=strings_of(item.get("input_dtypes")),
+        output_dtypes=strings_of(item.get("output_dtypes")),
+        created_ns=time_ns(item, "time_created"),
+        started_ns=time_ns(item, "time_discovered_started"),
+        completed_ns=time_ns(item, "time_discovered_completed"),
+        duration_ns=milliseconds_ns(item.get("duration_ms")),
+        state=text_of(item["state"]),
         is_retired=bool(item.get("retired", False)),
-        timeout_ms=_int(item.get("timeout_ms")),
+        timeout_ms=int_of(item.get("timeout_ms")),
         frames=_frames(item.get("frames"), places),
-        thread_name=_text(item.get("thread_name")),
-        thread_id=_text(item.get("thread_id")),
+        thread_name=text_of(item.get("thread_name")),
+        thread_id=text_of(item.get("thread_id")),
     )
 
 
@@ -168,8 +175,8 @@ def _process_group(item: Mapping[str, Any]) -> tuple[str, str]:
     """(name, description); torch 2.2 and 2.3 know only the local id."""
     pair = item.get("process_group")
     if isinstance(pair, (list, tuple)) and pair:
-        return _text(pair[0]), _text(pair[1]) if len(pair) > 1 else ""
-    return _text(item.get("pg_id")), ""
+        return text_of(pair[0]), text_of(pair[1]) if len(pair) > 1 else ""
+    return text_of(item.get("pg_id")), ""
 
 
 def _ends(op: str) -> tuple[int | None, int | None]:
@@ -189,7 +196,11 @@ def _frames(raw: object, places: dict[tuple[Any, ...], Place]) -> tuple[Place, .
     for frame in raw[:_MAX_FRAMES]:
         if not isinstance(frame, Mapping):
             continue
-        key = (_text(frame.get("filename")), _int(frame.get("line")), _text(frame.get("name")))
+        key = (
+            text_of(frame.get("filename")),
+            int_of(frame.get("line")),
+            text_of(frame.get("name")),
+        )
         place = places.get(key)
         if place is None:
             place = places[key] = Place(name=key[2], file=key[0] or None, line=key[1])
@@ -205,10 +216,10 @@ def _groups(
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
     ranks: dict[str, tuple[int, ...]] = {}
     descriptions: dict[str, str] = {}
-    for key, config in _items(raw):
+    for key, config in items_of(raw):
         if isinstance(config, Mapping):
-            ranks[key] = _rank_list(config.get("ranks"))
-            descriptions[key] = _text(config.get("desc"))
+            ranks[key] = ranks_of(config.get("ranks"))
+            descriptions[key] = text_of(config.get("desc"))
     for entry in entries:
         if entry.group and entry.group_description:
             descriptions.setdefault(entry.group, entry.group_description)
@@ -237,8 +248,8 @@ def _name_the_nameless(
 def _status(raw: object) -> dict[str, dict[str, int]]:
     """Local group id -> {last_enqueued, last_started, last_completed}; JSON has strings."""
     status: dict[str, dict[str, int]] = {}
-    for key, counters in _items(raw):
-        values = {name.removesuffix("_collective"): _int(n) for name, n in _items(counters)}
+    for key, counters in items_of(raw):
+        values = {name.removesuffix("_collective"): int_of(n) for name, n in items_of(counters)}
         status[key] = {name: n for name, n in values.items() if n is not None}
     return status
 
@@ -252,73 +263,3 @@ def _is_only_active(
     if any(counters.get("last_completed", 0) > 0 for counters in status.values()):
         return True
     return bool(entries) and entries[0].record_id > 0
-
-
-# --- values: whatever is there, nothing is believed -------------------------------------------
-
-
-def _items(raw: object) -> Iterable[tuple[str, Any]]:
-    return ((_text(key), value) for key, value in raw.items()) if isinstance(raw, Mapping) else ()
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    number = _int(value)
-    return "" if number is None else str(number)
-
-
-def _int(value: object) -> int | None:
-    if isinstance(value, str):
-        try:
-            value = int(value) if len(value) < 20 else None
-        except ValueError:
-            return None
-    if isinstance(value, float):
-        value = int(value) if abs(value) < _INT64 else None  # also drops NaN
-    if isinstance(value, int) and -_INT64 <= value < _INT64:
-        return int(value)
-    return None
-
-
-def _first_int(item: Mapping[str, Any], *keys: str) -> int | None:
-    return next((number for key in keys if (number := _int(item.get(key))) is not None), None)
-
-
-def _time(item: Mapping[str, Any], key: str) -> int | None:
-    """``KEY_ns``, or ``KEY_us`` of torch 2.2; 0 in JSON stands for none."""
-    ns = _int(item.get(f"{key}_ns"))
-    if ns is None:
-        us = _int(item.get(f"{key}_us"))
-        ns = us * 1000 if us is not None and abs(us) < _INT64 // 1000 else None
-    return ns or None
-
-
-def _milliseconds(value: object) -> int | None:
-    if isinstance(value, (int, float)) and 0 <= value < 1e12:
-        return round(value * 1_000_000)
-    return None
-
-
-def _sizes(raw: object) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(raw, list):
-        return ()
-    return tuple(
-        tuple(n for value in size[:64] if (n := _int(value)) is not None)
-        for size in raw[:_MAX_TENSORS]
-        if isinstance(size, (list, tuple))
-    )
-
-
-def _strings(raw: object) -> tuple[str, ...]:
-    return tuple(_text(value) for value in raw[:_MAX_TENSORS]) if isinstance(raw, list) else ()
-
-
-def _rank_list(raw: object) -> tuple[int, ...]:
-    """Ranks from a list or from its text, ``"[0, 1]"``."""
-    if isinstance(raw, str):
-        try:
-            raw = msgspec.json.decode(raw)
-        except msgspec.DecodeError:
-            raw = []
-    return tuple(n for v in raw if (n := _int(v)) is not None) if isinstance(raw, list) else ()

@@ -3,7 +3,7 @@
 ``match_line`` gives the kind of event and its fields. A rule is tried only on lines that hold
 its needle, which is what keeps reading fast. Sources of the wordings: torch/csrc/distributed/
 c10d (ProcessGroupNCCL.cpp, ProcessGroupWrapper.cpp, TraceUtils.h), gloo/transport, NCCL's
-debug.cc, docs.nvidia.com/deploy/xid-errors, Linux mm/oom_kill.c.
+debug.cc, docs.nvidia.com/deploy/xid-errors, Linux mm/oom_kill.c. Long because it is one table.
 """
 
 import re

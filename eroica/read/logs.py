@@ -6,7 +6,6 @@ log of gigabytes of losses costs little. Repeats of a line are counted, not kept
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,13 +16,12 @@ import msgspec
 from eroica.errors import InputError
 from eroica.read.identify import log_rank
 from eroica.read.log_blocks import FailureTable, TracebackMachine
-from eroica.read.log_lines import NEEDLES, match_line, own_rank
-from eroica.read.needles import Needles
+from eroica.read.log_lines import match_line, own_rank
+from eroica.read.log_stream import ANSI, BLOCK_BYTES, blocks
 from eroica.read.opening import ByteStream
 from eroica.read.stacks import parse_stacks
 from eroica.records import LogEvent, Place
 
-_BLOCK = 1 << 18
 _MAX_LINE = 1 << 14
 _MAX_EVENTS = 5000
 _MAX_TEXT = 500
@@ -31,8 +29,6 @@ _TAIL = 4096
 _STACK_LINES = 400
 _MAX_RANK_PREFIXES = 100_000
 
-_BLOCK_WORDS = Needles((*NEEDLES, b"Traceback (most", b"Root Cause (first", b"Failures:"))
-_ANSI = re.compile(rb"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 # "[rank3]: ", torchrun --tee's "[default3]:" and "[trainer3]:", mpirun's "[1,3]<stderr>: ",
 # srun --label's " 3: ". A bare "[3]:" is a row of torchrun's table.
 _PREFIX = re.compile(
@@ -71,12 +67,12 @@ def scan_log(path: str | Path, *, rank: int | None = None) -> Log:
         rank = log_rank(path)
     reader = _Reader(str(path), rank)
     with ByteStream(path) as stream:
-        head = stream.read(_BLOCK)
-        if head.lstrip()[:1] == b"{" and b'"message"' in head and len(head) < _BLOCK:
+        head = stream.read(BLOCK_BYTES)
+        if head.lstrip()[:1] == b"{" and b'"message"' in head and len(head) < BLOCK_BYTES:
             error_file = _elastic_error(head, str(path), rank)
             if error_file is not None:
                 return Log((error_file,))
-        for lines, is_interesting in _blocks(stream, head):
+        for lines, is_interesting in blocks(stream, head):
             if is_interesting or not reader.is_idle:
                 for line in lines.splitlines():
                     reader.feed(line)
@@ -92,32 +88,6 @@ def parse_log(text: str, *, rank: int | None = None, name: str = "") -> tuple[Lo
     for line in text.encode("utf-8", "replace").splitlines():
         reader.feed(line)
     return reader.finish()
-
-
-def _blocks(stream: ByteStream, head: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Whole lines, a block at a time, and whether any word of interest is in them.
-
-    A line that does not end within a block is cut there: such lines are no messages.
-    """
-    rest, block = b"", head
-    while block:
-        block = rest + block
-        cut = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
-        if not cut and len(block) >= 4 * _BLOCK:
-            cut = len(block)
-        rest, lines = block[cut:], block[:cut]
-        if lines:
-            yield _plain(lines)
-        block = stream.read(_BLOCK)
-    if rest:
-        yield _plain(rest)
-
-
-def _plain(lines: bytes) -> tuple[bytes, bool]:
-    """Lines without color codes, which may split a word, and whether they are of interest."""
-    if b"\x1b" in lines:
-        lines = _ANSI.sub(b"", lines)
-    return lines, _BLOCK_WORDS.any_in(lines)
 
 
 @dataclass
@@ -166,7 +136,7 @@ class _Reader:
         """Take one line without its end."""
         self.number += 1
         self._keep_tail(raw + b"\n")
-        line = _ANSI.sub(b"", raw[:_MAX_LINE]).decode("utf-8", "replace")
+        line = ANSI.sub(b"", raw[:_MAX_LINE]).decode("utf-8", "replace")
         prefix = _PREFIX.match(line)
         rank, fields = self.rank, {}
         if prefix:

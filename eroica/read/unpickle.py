@@ -4,7 +4,7 @@ It is no subclass of ``pickle.Unpickler`` but a small machine of its own: opcode
 call anything do not exist in it, so there is nothing to hold back. What torch writes
 (torch/csrc/jit/serialization/pickler.cpp, protocol 2) is a part of what it knows. A pickle that
 ends early gives what was whole; sizes are bounded by the data that is there, never by a number
-in it.
+in it. One machine, hence one module.
 """
 
 import struct
