@@ -30,6 +30,7 @@ FIXES = (
 import torch
 
 torch.autograd.set_detect_anomaly(True)  # <-- here
+torch.manual_seed(0)
 
 def train(model):
     model().backward()
@@ -37,6 +38,7 @@ def train(model):
         after="""\
 import torch
 
+torch.manual_seed(0)
 
 def train(model):
     model().backward()
@@ -63,6 +65,7 @@ def train(model):
 import torch
 
 def train(model):
+    torch.manual_seed(0)
     with torch.autograd.detect_anomaly():  # <-- here
         model().backward()
 """,
@@ -70,6 +73,7 @@ def train(model):
 import torch
 
 def train(model):
+    torch.manual_seed(0)
     model().backward()
 """,
     ),

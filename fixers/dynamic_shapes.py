@@ -98,6 +98,8 @@ def _shapes(context: Context) -> FixerResult | None:
             dynamic = argument(call, "dynamic")
             if dynamic is not None and code(dynamic.value) == "True":
                 continue
+            if dynamic is None and "torch.tensor(" in source.text:
+                continue  # numbers are passed as tensors already: shapes are not what changes
             edits = Edits(source)
             edits.set_argument(call, "dynamic", "True")
             return context.result(

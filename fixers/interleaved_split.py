@@ -110,10 +110,13 @@ def _shuffles(source: Source) -> list[cst.Call]:
         if isinstance(call.func, cst.Attribute) and call.func.attr.value == "shuffle":
             made = call.func.value
             if (
-                isinstance(made, cst.Call)
-                and dotted(made.func).endswith("Random")
-                and len(made.args) == 1
+                (
+                    isinstance(made, cst.Call)
+                    and dotted(made.func).endswith("Random")
+                    and len(made.args) == 1
+                )
+                and is_ranked(made.args[0].value)
+                and names(made.args[0].value)
             ):
-                if is_ranked(made.args[0].value) and names(made.args[0].value):
-                    found.append(made)
+                found.append(made)
     return found

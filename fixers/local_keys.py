@@ -19,7 +19,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import collectives
-from eroica.fix.tree import Source, code, dotted, find, names
+from eroica.fix.tree import code, dotted, find, names
 
 CODE = "CNT001"
 ANSWERS = frozenset(
@@ -144,12 +144,17 @@ def _default(context: Context, table: str) -> str | None:
     last = table.rpartition(".")[2]
     for source in context.files:
         for call in find(source.module, cst.Call):
-            if isinstance(call.func, cst.Attribute) and call.func.attr.value in (
-                "get",
-                "setdefault",
+            if (
+                isinstance(call.func, cst.Attribute)
+                and call.func.attr.value
+                in (
+                    "get",
+                    "setdefault",
+                )
+                and dotted(call.func.value).rpartition(".")[2] == last
+                and len(call.args) == 2
             ):
-                if dotted(call.func.value).rpartition(".")[2] == last and len(call.args) == 2:
-                    return code(call.args[1].value)
+                return code(call.args[1].value)
         for target, value, _ in source.assignments():
             if target.rpartition(".")[2] == last and isinstance(value, cst.Call) and value.args:
                 kind = code(value.args[0].value)

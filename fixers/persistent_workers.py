@@ -10,11 +10,12 @@ Without it every epoch starts new worker processes, which import, open and index
 The data set changes between epochs in the parent: workers keep the copy they started with.
 """
 
+from importlib import import_module
+
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.settings import literal_behind
 from eroica.fix.tree import argument, code
-from importlib import import_module
 
 CODE = "DAT002"
 ANSWERS = frozenset({"dataloader_bottleneck", "straggler_data_loading"})

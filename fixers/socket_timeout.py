@@ -153,7 +153,7 @@ def _retry(edits: Edits, source: Source, name: str, value: cst.Call, node: cst.C
     method = _request_method(source, name)
     if connect is None or method is None:
         return False
-    body = [s for s in method.body.body]
+    body = list(method.body.body)
     start = 1 if _is_docstring(body[0]) else 0
     block = edits.statements(
         f"""\

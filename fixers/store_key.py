@@ -19,7 +19,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import ranked
-from eroica.fix.tree import called, code, find
+from eroica.fix.tree import Source, called, code, find
 
 CODE = "STO001"
 ANSWERS = frozenset(
@@ -91,7 +91,9 @@ def fix(context: Context) -> FixerResult | None:
         exits = [
             line
             for line in find(node.body, cst.SimpleStatementLine)
-            if isinstance(line.body[-1], cst.Return) and source.line(line) < source.line(signal)
+            if isinstance(line.body[-1], cst.Return)
+            and source.line(line) < source.line(signal)
+            and not _is_set_before(source, line, code(signal))
         ]
         if not exits:
             continue
@@ -106,3 +108,9 @@ def fix(context: Context) -> FixerResult | None:
             score=0.95 * context.closeness(source, node),
         )
     return None
+
+
+def _is_set_before(source: Source, line: cst.BaseStatement, signal: str) -> bool:
+    block = list(source.siblings(line))
+    at = next(i for i, s in enumerate(block) if s is line)
+    return at > 0 and code(block[at - 1]) == signal

@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Iterable
 
 from eroica.records import FileEdit
+import itertools
 
 
 def sha256(text: str | bytes) -> str:
@@ -48,7 +49,7 @@ def merge(base: str, mine: str, theirs: str) -> str | None:
         {*_changes(lines, lines_of(mine)), *_changes(lines, lines_of(theirs))},
         key=lambda change: change[:2],
     )
-    for (_, end, _), (start, _, _) in zip(changes, changes[1:], strict=False):
+    for (_, end, _), (start, _, _) in itertools.pairwise(changes):
         if start <= end:
             return None
     merged = list(lines)

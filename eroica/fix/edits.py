@@ -47,6 +47,9 @@ class _Apply(cst.CSTTransformer):
         change = self.edits._changes.get(key)
         if change is not None and isinstance(updated, cst.CSTNode):
             updated = change(updated)
+        gap = self.edits._gaps.get(key)
+        if gap and hasattr(updated, "leading_lines") and not updated.leading_lines:
+            updated = updated.with_changes(leading_lines=gap)  # type: ignore[attr-defined]
         before = self.edits._before.get(key, [])
         after = self.edits._after.get(key, [])
         if not (before or after):
@@ -78,6 +81,7 @@ class Edits:
         self._changes: dict[int, Callable[[cst.CSTNode], object]] = {}
         self._before: dict[int, list[cst.CSTNode]] = {}
         self._after: dict[int, list[cst.CSTNode]] = {}
+        self._gaps: dict[int, list[cst.EmptyLine]] = {}
         self._imports: list[str] = []
         self._helpers: list[str] = []
 
@@ -85,7 +89,11 @@ class Edits:
         """Parse statements; ``__NAME__`` stands for a part: an expression or a list of statements."""
         module = cst.parse_module(textwrap.dedent(text), self.source.module.config_for_parsing)
         filled = module.visit(_Fill(parts)) if parts else module
-        return list(filled.body)  # type: ignore[arg-type]
+        body = list(filled.body)
+        if filled.header and body:  # blank lines at the top belong to the first statement
+            gap = [line.with_changes(indent=line.comment is not None) for line in filled.header]
+            body[0] = body[0].with_changes(leading_lines=[*gap, *body[0].leading_lines])
+        return body  # type: ignore[return-value]
 
     def replace(self, node: cst.CSTNode, change: Change | Sequence[cst.CSTNode]) -> None:
         """Replace a node: by one, by several statements, or by a function of its edited self."""
@@ -108,7 +116,12 @@ class Edits:
             self.replace(node, self.statements(text, **parts))
 
     def remove(self, statement: cst.CSTNode) -> None:
+        """Take a statement out; blank lines above it go to the next one."""
         self._changes[id(statement)] = lambda _: cst.RemoveFromParent()
+        gap = [line for line in getattr(statement, "leading_lines", ()) if line.comment is None]
+        after = self.source.following(statement)
+        if gap and after and not getattr(after[0], "leading_lines", (1,)):
+            self._gaps[id(after[0])] = gap
 
     def before(self, statement: cst.CSTNode, text: str, **parts: object) -> None:
         self._before.setdefault(id(statement), []).extend(self.statements(text, **parts))

@@ -143,11 +143,23 @@ def definitions(
             if other is not source and stems & set(other.path.removesuffix(".py").split("/"))
             for function in other.functions_named(name)
         ]
-    here = [(source, f) for f in source.functions_named(name)]
+    is_method = isinstance(call.func, cst.Attribute)
+    here = [(source, f) for f in source.functions_named(name) if _fits(source, f, is_method)]
     if here:
         return here
-    there = [(s, f) for s in sources if s is not source for f in s.functions_named(name)]
+    there = [
+        (other, function)
+        for other in sources
+        if other is not source
+        for function in other.functions_named(name)
+        if _fits(other, function, is_method)
+    ]
     return there if len(there) == 1 else []
+
+
+def _fits(source: Source, function: Function, is_method: bool) -> bool:
+    """``x.save()`` means a method, ``save()`` a plain function."""
+    return isinstance(source.enclosing(function, cst.ClassDef), cst.ClassDef) is is_method
 
 
 def rank_names(source: Source) -> frozenset[str]:

@@ -15,7 +15,8 @@ _DIVIDE = re.compile(r"^\s{0,3}={5,9}\s*$")
 _REPLACE = re.compile(r"^\s{0,3}>{5,9}\s*(?:REPLACE|UPDATED)?\b.*$", re.I)
 _FENCE = re.compile(r"^\s{0,3}(```+|~~~+)\s*([\w+.-]*)\s*(.*)$")
 _PATH = re.compile(
-    r"^[\s#>*\-]*(?:(?:file(?:name)?|path|in)\s*:?\s*)?[`*\"']*([^\s`*\"':]+\.\w+)[`*\"']*:?\s*$", re.I
+    r"^[\s#>*\-]*(?:(?:file(?:name)?|path|in)\s*:?\s*)?[`*\"']*([^\s`*\"':]+\.\w+)[`*\"']*:?\s*$",
+    re.I,
 )
 _OLD = re.compile(r"^--- (?:\"?)(.+?)(?:\"?)(?:\t.*)?$")
 _NEW = re.compile(r"^\+\+\+ (?:\"?)(.+?)(?:\"?)(?:\t.*)?$")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
+import itertools
 
 TOKEN = "EROICA_REHEARSAL"
 MAX_OUTPUT_LINES = 5000
@@ -65,9 +66,7 @@ class Run:
             return printed[1:] or printed
         marks = self.progress
         times = [
-            (b[0] - a[0]) / (b[2] - a[2]) * 1e3
-            for a, b in zip(marks, marks[1:], strict=False)
-            if b[2] > a[2]
+            (b[0] - a[0]) / (b[2] - a[2]) * 1e3 for a, b in itertools.pairwise(marks) if b[2] > a[2]
         ]
         return times[1:] or times
 
