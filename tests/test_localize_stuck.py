@@ -401,3 +401,85 @@ def test_a_traceback_in_the_log_alone_names_the_failing_rank() -> None:
     verdict = localize([rank(0), rank(1)], log_events=(event,), symptom_hint="failed")
     assert verdict.causes[0].ranks == (1,)
     assert verdict.causes[0].functions[0] == own
+
+
+def test_watchdog_lines_alone_tell_who_came_with_another_operation() -> None:
+    def timeout(number: int, op: str) -> LogEvent:
+        fields = {"backend": "NCCL", "sequence": 46, "op": op, "numel_in": 4, "timeout_ms": 600}
+        return LogEvent(kind="watchdog_timeout", text="", rank=number, fields=fields)
+
+    events = (timeout(0, "REDUCE"), *(timeout(r, "_ALLGATHER_BASE") for r in range(1, 8)))
+    cause = localize([], world=8, log_events=events).causes[0]
+    assert cause.ranks == (0,)
+    assert "reduce" in cause.summary
+
+
+def test_watchdog_lines_alone_tell_who_stayed_behind() -> None:
+    def enqueued(number: int, last: int) -> LogEvent:
+        fields = {"sequence": 183, "last_enqueued": last, "last_completed": 182}
+        return LogEvent(kind="watchdog_work", text="", rank=number, fields=fields)
+
+    events = tuple(enqueued(r, 182 if r == 7 else 315) for r in range(8))
+    assert localize([], world=8, log_events=events).causes[0].ranks == (7,)
+
+
+DESYNC = """
+import torch.distributed as dist
+
+def main(loader):
+    for batch in loader:
+        dist.all_reduce(loss)
+        if batch.has_labels():
+            dist.all_reduce(accuracy)
+    dist.barrier()
+"""
+
+
+def test_a_desync_long_before_the_hang_is_traced_to_the_first_difference(tmp_path: Path) -> None:
+    program = Program(tmp_path, DESYNC)
+    loss, accuracy, end = (
+        program.at(part, "main") for part in ("all_reduce(loss)", "all_reduce(acc", "dist.barrier")
+    )
+    most = [loss, accuracy, loss, accuracy, loss, accuracy, loss, accuracy]
+    odd = [loss, accuracy, loss, loss, accuracy, loss, accuracy]  # its second batch had no labels
+
+    def record(places: list[Place]) -> FlightRecord:
+        done = [
+            entry(n, "all_reduce", *collective("all_reduce"), p, done=True)
+            for n, p in enumerate(places[:7], 1)
+        ]
+        last = places[7] if len(places) > 7 else end
+        op = "all_reduce" if len(places) > 7 else "barrier"
+        return flight(*done, entry(8, op, *collective(op), last))
+
+    ranks = [rank(r, flight=record(odd if r == 2 else most)) for r in range(4)]
+    cause = localize(ranks, tmp_path).causes[0]
+    assert (cause.category, cause.ranks) == ("divergent_control_flow", (2,))
+    assert {p.line for p in cause.functions[:2]} == {accuracy.line, 7}
+    assert any("agree up to #3" in text for text in cause.why)
+
+
+def test_both_branches_of_a_condition_are_one_collective(tmp_path: Path) -> None:
+    text = (
+        "import torch.distributed as dist\n\ndef sync(rank, x):\n    if rank == 0:\n"
+        "        dist.broadcast(x, 0)\n    else:\n        dist.broadcast(buffer, 0)\n"
+        "    dist.all_reduce(x)\n    if rank == 1:\n        dist.barrier()\n    loss.backward()\n"
+    )
+    program = Program(tmp_path, text)
+    send, receive = program.at("broadcast(x", "sync"), program.at("broadcast(buffer", "sync")
+    barrier, step = program.at("dist.barrier", "sync"), program.at("loss.backward", "sync")
+    total = program.at("all_reduce", "sync")
+
+    def record(number: int) -> FlightRecord:
+        first = send if number == 0 else receive
+        history = [
+            entry(1, "all_reduce", total, done=True),
+            entry(2, "broadcast", first, done=True),
+        ]
+        if number == 1:
+            return flight(*history, entry(3, "barrier", *collective("barrier"), barrier))
+        return flight(*history, entry(3, "all_reduce", *BACKWARD, step))
+
+    cause = localize([rank(r, flight=record(r)) for r in range(4)], tmp_path).causes[0]
+    assert (cause.category, cause.ranks) == ("rank_conditional_collective", (1,))
+    assert cause.functions[0].line == barrier.line

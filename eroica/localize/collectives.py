@@ -6,7 +6,7 @@ neighbour that waits says nothing about who is to blame.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from eroica.records import CollectiveEntry, FlightRecord
@@ -127,6 +127,7 @@ _UNEVEN_SHAPES = ("all_to_all", "scatter", "gather", "reduce_scatter", "send", "
 
 
 def _compare(group: str, sequence: int, entries: dict[int, CollectiveEntry]) -> Mismatch | None:
+    entries = {r: e for r, e in entries.items() if e.op}
     if len(entries) < 2:
         return None
     views = [("op", {r: e.op for r, e in entries.items()})]
@@ -177,6 +178,48 @@ def _comes_apart(by_rank: dict[int, list[CollectiveEntry]]) -> bool:
         for entry in entries:
             ops.setdefault(entry.sequence or 0, set()).add(entry.op)
     return any(len(some) > 1 for some in ops.values())
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The first sequence number of a group at which ranks called from different places."""
+
+    group: str
+    sequence: int
+    before: CollectiveEntry
+    """The last collective all have in common."""
+    entries: dict[int, CollectiveEntry]
+
+
+def first_apart(
+    records: Mapping[int, FlightRecord],
+    site: Callable[[CollectiveEntry], Hashable],
+    is_pair: Callable[[CollectiveEntry, CollectiveEntry], bool],
+) -> Apart | None:
+    """Return where the ranks' histories come apart, the earliest over the groups.
+
+    ``site`` names the place of a call; ``is_pair`` says whether two places belong together, as
+    the two branches of one condition do. Ranks may pair the wrong calls for a long time before
+    one hangs: the last common collective is nearer to the fault than the hang.
+    """
+    found: list[Apart] = []
+    for (group, _), by_rank in _groups(records).items():
+        if len(by_rank) < 2 or any(records[r].only_active for r in by_rank):
+            continue
+        tables = {r: {e.sequence or 0: e for e in entries} for r, entries in by_rank.items()}
+        common = sorted(set.intersection(*(set(t) for t in tables.values())))
+        before: CollectiveEntry | None = None
+        for sequence in common:
+            entries = {r: t[sequence] for r, t in tables.items()}
+            first = next(iter(entries.values()))
+            if all(site(e) == site(first) or is_pair(e, first) for e in entries.values()):
+                before = first
+            elif before is not None:
+                found.append(Apart(group, sequence, before, entries))
+                break
+            else:
+                break  # the histories begin apart: the ring has wrapped, nothing is sure
+    return min(found, key=lambda a: a.before.created_ns or 0, default=None)
 
 
 def timeouts_ms(records: Iterable[FlightRecord]) -> int | None:

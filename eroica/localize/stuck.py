@@ -16,6 +16,7 @@ from eroica.localize.source import Project
 from eroica.localize.stuck_blocked import blocked, follower
 from eroica.localize.stuck_divergence import Divergence
 from eroica.localize.stuck_failed import Death, deaths, failed, stopped
+from eroica.localize.stuck_logs import with_logs
 from eroica.localize.stuck_peers import Peers
 from eroica.localize.stuck_recorder import from_recorder
 from eroica.localize.stuck_suspect import Suspect
@@ -33,6 +34,7 @@ def localize_stuck(evidence: JobEvidence, *, parameters: Parameters | None = Non
     would. Sources are read below ``evidence.source_root`` where it exists.
     """
     del parameters  # no threshold decides here
+    evidence = with_logs(evidence)
     project = Project.of(evidence)
     seen = views(evidence, project)
     ended = deaths(evidence, seen)

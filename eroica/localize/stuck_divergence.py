@@ -46,7 +46,7 @@ class Divergence:
         self.depends = Depends(project, self.calls)
         self._evaluators = {
             r: RankEvaluator(self.calls, r, world_size, local_ranks.get(r))
-            for r in range(min(world_size, 4096))
+            for r in range(world_size)
         }
 
     def reasons(self, waiter: Group, skipper: Group) -> list[Reason]:
@@ -77,6 +77,14 @@ class Divergence:
             yield from missing_bucket(
                 self.project, self.depends, path[fork], other[fork], waiter, skipper
             )
+
+    def in_branches(self, a: Place, b: Place) -> bool:
+        """Whether two places stand in different branches of one condition."""
+        function = self.project.enclosing(a.file, a.line)
+        other = self.project.enclosing(b.file, b.line)
+        if function is None or other is None or function.node is not other.node:
+            return False
+        return _in_other_branch(function, a.line or 0, b.line or 0)
 
     def _can_pass(self, path: tuple[Place, ...], other: tuple[Place, ...], fork: int) -> bool:
         """Whether a rank at ``other`` can have been at ``path`` before: after it, or in a loop."""
@@ -129,8 +137,8 @@ class Divergence:
     ) -> tuple[float, frozenset[str]]:
         """Score a test that must be ``wanted`` for the entering ranks and not for the passing."""
         tags = self.depends.of(test, function)
-        inside = {self._truth(test, function, r) for r in entering}
-        outside = {self._truth(test, function, r) for r in passing}
+        inside = {self._truth(test, function, r) for r in _sample(entering)}
+        outside = {self._truth(test, function, r) for r in _sample(passing)}
         if (not wanted) in inside or wanted in outside:
             return 0.0, tags
         is_decided = outside == {not wanted} or inside == {wanted}
@@ -279,6 +287,14 @@ class Divergence:
     def _is_sized_data(self, iterable: ast.expr) -> bool:
         text = ast.unparse(iterable)
         return not text.startswith("range(") or "len(" in text
+
+
+def _sample(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """At most 64 ranks, from both ends and evenly between: conditions rarely single out more."""
+    if len(ranks) <= 64:
+        return ranks
+    step = len(ranks) // 48
+    return (*ranks[:8], *ranks[8:-8:step], *ranks[-8:])
 
 
 def _call_nodes(function: FunctionInfo) -> list[ast.Call]:

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from eroica.localize.collectives import lags
+from eroica.localize.collectives import Apart, first_apart, lags
 from eroica.localize.locks import thread_starts
 from eroica.localize.source import Project
 from eroica.localize.source_calls import STATE_COLLECTIVES, collective_kind
@@ -13,9 +13,9 @@ from eroica.localize.source_lines import line_calls
 from eroica.localize.stuck_divergence import Divergence
 from eroica.localize.stuck_reason import RANK_LIKELY, Group, Reason, category_of
 from eroica.localize.stuck_suspect import Ranks, Suspect, at
-from eroica.localize.stuck_view import RankView, innermost
+from eroica.localize.stuck_view import RankView, entry_wait, innermost
 from eroica.localize.waits import Wait, short
-from eroica.records import Place
+from eroica.records import CollectiveEntry, Place
 from eroica.units import rank_phrase
 
 
@@ -41,30 +41,75 @@ class Peers:
         self.world = tuple(v.rank for v in views)
         self.records = {v.rank: v.evidence.flight for v in views if v.evidence.flight is not None}
         self.lags = lags(self.records)
+        self.apart_at = first_apart(self.records, self._site, self._is_pair)
 
     def everyone(self, ranks: Sequence[int]) -> Ranks:
         return "all" if set(ranks) == set(self.world) else tuple(sorted(ranks))
 
     # two groups at different places
     def diverged(self) -> list[Suspect]:
-        """Return what the source says of ranks at different collectives, the best reason first."""
-        reasons = [
-            self._checked(reason)
-            for waiter in self.groups
-            for skipper in self.groups
-            if waiter is not skipper
-            for reason in self.divergence.reasons(waiter, skipper)
-        ]
+        """Return what the source says of ranks at different collectives, the best reason first.
+
+        Compared are the places where the ranks hang and, where the recorder has a history, those
+        where their calls came apart first.
+        """
+        early = self._earlier_groups()
+        reasons = [replace(r, is_early=True) for r in self._reasons(early)]
+        certain = max((r.score for r in reasons), default=0.0)
+        fade = 0.8 if certain >= 0.6 else 1.0
+        reasons += [replace(r, score=r.score * fade) for r in self._reasons(self.groups)]
         reasons.sort(key=lambda r: -r.score)
         found: list[Suspect] = []
         seen: set[tuple[str, str | None, int | None]] = set()
         for reason in reasons:
-            key = (reason.kind, reason.place.file, reason.place.line)
+            key = _key(reason)
             if key not in seen and reason.score >= 0.2:
                 seen.add(key)
-                alike = [r for r in reasons if _key(r) == key and r.score >= 0.2]
+                alike = [
+                    r
+                    for r in reasons
+                    if _key(r) == key and r.score >= 0.2 and r.is_early == reason.is_early
+                ]
                 found.append(self._suspect(reason, alike))
         return found[:4]
+
+    def _reasons(self, groups: Sequence[Group]) -> list[Reason]:
+        return [
+            self._checked(reason)
+            for waiter in groups
+            for skipper in groups
+            if waiter is not skipper
+            for reason in self.divergence.reasons(waiter, skipper)
+        ]
+
+    def _earlier_groups(self) -> list[Group]:
+        """Ranks by where they called from when their histories first came apart."""
+        if self.apart_at is None:
+            return []
+        waits = {r: entry_wait(e, self.project) for r, e in self.apart_at.entries.items()}
+        found: dict[object, list[int]] = {}
+        for rank, wait in waits.items():
+            found.setdefault((wait.op, wait.path), []).append(rank)
+        groups = [Group(tuple(ranks), waits[ranks[0]]) for ranks in found.values()]
+        now = {(g.wait.path, g.ranks) for g in self.groups}
+        is_news = any((g.wait.path, g.ranks) not in now for g in groups)
+        return groups if is_news and all(g.wait.user for g in groups) else []
+
+    def _site(
+        self, entry: CollectiveEntry
+    ) -> tuple[str, tuple[tuple[str | None, int | None], ...]]:
+        user = [p for p in entry.frames if self.project.contains(p.file)]
+        return entry.op, tuple((p.file, p.line) for p in user[:2])
+
+    def _is_pair(self, one: CollectiveEntry, other: CollectiveEntry) -> bool:
+        """Whether two calls of one operation stand in the two branches of one condition."""
+        if one.op != other.op:
+            return False
+        a = next((p for p in one.frames if self.project.contains(p.file)), None)
+        b = next((p for p in other.frames if self.project.contains(p.file)), None)
+        if a is None or b is None:
+            return True
+        return self.divergence.in_branches(a, b)
 
     def _checked(self, reason: Reason) -> Reason:
         """Weaken a reason the recorder contradicts: the skipper issued no fewer of that call."""
@@ -165,6 +210,9 @@ class Peers:
         never = f"never {verb(skipper.ranks, 'enter')}"
         op, where = waiter.wait.op, at(inner, self.project)
         here = at(reason.place, self.project)
+        if reason.is_early and self.apart_at is not None:
+            came = self.apart_at
+            return self._early_prose(reason, came, inner)
         why = [
             f"{they} {waits} in `{op}` at {where}",
             f"{others} {'is' if len(skipper.ranks) == 1 else 'are'} in `{skipper.wait.op}` at "
@@ -202,6 +250,20 @@ class Peers:
         if reason.kind != "handler" and reason.tags & LOCAL and reason.text:
             names = ", ".join(sorted(reason.tags & LOCAL))
             why.append(f"`{reason.text}` depends on: {names}, so ranks may decide differently")
+        return summary, why
+
+    def _early_prose(self, reason: Reason, came: Apart, inner: Place) -> tuple[str, list[str]]:
+        """Of a desync that came before the hang: the ranks paired the wrong calls since then."""
+        they, others = rank_phrase(reason.waiter.ranks), rank_phrase(reason.skipper.ranks)
+        condition = f" (`{reason.text}`)" if reason.text else ""
+        summary = f"{others} did not make the {reason.waiter.wait.op} of {they}{condition}"
+        other = innermost(reason.skipper.wait)
+        why = [
+            f"the ranks' collectives agree up to #{came.before.sequence} ({came.before.op})",
+            f"#{came.sequence}: {they} called from {at(inner, self.project)}, {others} from "
+            f"{at(other, self.project)}; since then wrong calls are paired",
+            f"`{reason.text}` at {at(reason.place, self.project)} decides it",
+        ]
         return summary, why
 
     def _group_hint(self, wait: Wait) -> list[str]:

@@ -39,6 +39,8 @@ class Reason:
     jump: str = ""
     repeats: bool = False
     """The collective stands in a loop over items, once for each."""
+    is_early: bool = False
+    """Of the first place where histories came apart, not of where the ranks hang."""
 
 
 def category_of(reason: Reason) -> str:

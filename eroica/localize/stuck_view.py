@@ -131,6 +131,8 @@ def _training_wait(
     """The wait that holds the training, and which evidence tells it."""
     if threads:
         main = threads[0]
+        if main.kind == "device" and pending:
+            return entry_wait(pending[0], project), "flight"
         if main.kind in _IDLE_MAIN:
             inside = [w for w in threads[1:] if w.is_distributed and w.user]
             if len(inside) == 1 and main.kind in ("thread", "future"):

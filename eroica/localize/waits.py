@@ -17,12 +17,13 @@ from eroica.records import Place, ThreadStack, ThreadState
 
 WaitKind = Literal[
     "collective", "backward", "point_to_point", "store", "group", "loader", "lock", "queue_get",
-    "queue_put", "thread", "event", "future", "child", "io", "file_lock", "sleep", "import",
-    "native", "running", "none",
+    "queue_put", "thread", "device", "event", "future", "child", "io", "file_lock", "sleep",
+    "import", "native", "running", "none",
 ]  # fmt: skip
 
-DISTRIBUTED_WAITS = frozenset({"collective", "backward", "point_to_point", "group"})
-"""Waits for other ranks; everything else waits for something inside the rank or outside the job."""
+DISTRIBUTED_WAITS = frozenset({"collective", "backward", "point_to_point", "group", "device"})
+"""Waits for other ranks (a device waits for its collectives); everything else waits for
+something inside the rank or outside the job."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,8 @@ _IO_CALLS = frozenset(
     | {"readinto", "readlines", "readexactly", "urlopen", "input", "open", "read_bytes"}
     | {"read_text", "getresponse", "write", "flush", "fsync", "select", "create_connection"}
 )
+_DEVICE_CALLS = frozenset({"item", "cpu", "tolist", "numpy", "synchronize", "nonzero"})
+"""Calls that wait until the device has done all that was queued before."""
 _BY_CALL: dict[str, WaitKind] = {
     "acquire": "lock", "sleep": "sleep", "flock": "file_lock", "lockf": "file_lock",
     "waitpid": "child", "result": "future", "wait_for_message": "io", "mkfifo": "io",
@@ -136,6 +139,8 @@ def classify(thread: ThreadStack, project: Project, state: ThreadState | None = 
     known = _from_library(library, frames)
     if known is None and first < len(frames) and not [p for p in library if not _is_glue(p)]:
         known = _from_line(frames[first], project)
+    if known is not None and known[0] == "device" and thread.is_active:
+        known = "running", known[1]
     if known is None or known[0] in ("running", "native"):
         known = _from_kernel(native, state, thread) or known
     if known is None:
@@ -194,7 +199,9 @@ def _distributed_op(library: list[Place]) -> tuple[WaitKind, str] | None:
     found: tuple[WaitKind, str] | None = None
     for place in library:
         file, name = (place.file or "").replace("\\", "/"), short(place.name)
-        if "torch/nn/parallel/distributed.py" in file:
+        if "torch/cuda/" in file and name == "synchronize":
+            found = "device", name
+        elif "torch/nn/parallel/distributed.py" in file:
             found = "collective", {"__init__": "DDP constructor"}.get(name, "DDP forward")
         elif "torch/autograd" in file and name in ("backward", "_engine_run_backward"):
             found = "backward", "backward"
@@ -241,6 +248,8 @@ def _call_kind(call: ast.Call, function: FunctionInfo) -> tuple[WaitKind, str] |
     if known is not None:
         kind: WaitKind = "backward" if known[1] == "backward" else "collective"
         return ("point_to_point" if known[1] == "point_to_point" else kind), known[0]
+    if last in _DEVICE_CALLS and base:
+        return "device", last
     if last in _BY_CALL:
         return _BY_CALL[last], last
     if last == "wait" and not base.endswith(("os", "work", "handle", "req")):
