@@ -65,9 +65,7 @@ class Pseudonyms:
         hosts += [host for cause in incident.causes for host in cause.hosts]
         if evidence is not None:
             hosts += [rank.host for rank in evidence.ranks]
-        for host in hosts:
-            names.know(host, "node")
-            names.know(host.split(".")[0], "node")
+        names.know_hosts(hosts)
         home = str(Path.home())
         if not re.match(r"/(home|Users)/", home) and home.count("/") > 1:
             names.know(home, "home")
@@ -87,6 +85,12 @@ class Pseudonyms:
         if len(real) >= 3 and real.lower() not in _COMMON and real not in self._literals:
             self._literals[real] = kind
             self._pattern = None
+
+    def know_hosts(self, hosts: Iterable[str]) -> None:
+        """Learn hosts, with and without their domain."""
+        for host in hosts:
+            self.know(host, "node")
+            self.know(host.split(".")[0], "node")
 
     def know_root(self, root: str | None) -> None:
         """Learn the user's name from the path of the project."""

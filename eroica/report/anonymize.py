@@ -20,6 +20,7 @@ T = TypeVar("T")
 def anonymized(folder: IncidentFolder, material: Material) -> Material:
     """Return the material with every text pseudonymized; the key is kept in the folder (0600)."""
     names = Pseudonyms.of(folder, material.incident, material.evidence)
+    names.know_hosts(one.host for one in material.patterns)
 
     def hide(record: T) -> T:
         return msgspec.convert(names.hide_all(msgspec.to_builtins(record)), type(record))

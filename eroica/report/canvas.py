@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eroica import units
 from eroica.text import one_line
 
 Figure = Any  # matplotlib ships no types
@@ -99,26 +100,39 @@ def blocks(
 
 
 def rank_ticks(axes: Axes, labels: Sequence[str], guilty: Sequence[int]) -> None:
-    """Label few columns, always the guilty ones, those in bold and red."""
+    """Label few columns, always the guilty ones, those in bold and red; neighbors share one."""
     wanted = {str(rank) for rank in guilty}
     every = max(1, len(labels) // 12)
     marked = [n for n, label in enumerate(labels) if label in wanted]
-    spaced = [
-        n
+    named = folded([int(labels[n]) for n in marked], marked)
+    red = {n: label for label, n in named[:: max(1, len(named) // 12)]}
+    calm = {
+        n: labels[n]
         for n in range(0, len(labels), every)
-        if all(abs(n - m) > 0.6 * every or n == m for m in marked)
-    ]
-    shown = sorted(set(spaced) | set(marked[:: max(1, len(marked) // 16)]))
-    axes.set_xticks(shown, [labels[n] for n in shown])
-    turn = max((len(labels[n]) for n in shown), default=0) * len(shown) > 90
+        if all(abs(n - m) >= 0.8 * every for m in marked)
+    }
+    shown = dict(sorted({**calm, **red}.items()))
+    axes.set_xticks(list(shown), list(shown.values()))
+    turn = max((len(label) for label in shown.values()), default=0) * len(shown) > 90
     for position, text in zip(shown, axes.get_xticklabels(), strict=True):
         if turn:
             text.set_rotation(60)
             text.set_ha("right")
             text.set_rotation_mode("anchor")
-        if labels[position] in wanted:
+        if position in red:
             text.set_color(GUILTY)
             text.set_fontweight("bold")
+
+
+def folded(ranks: Sequence[int], positions: Sequence[int]) -> list[tuple[str, int]]:
+    """Return one label and its position for each run of neighboring ranks."""
+    runs: list[list[int]] = []
+    for n, rank in enumerate(ranks):
+        if runs and rank == ranks[runs[-1][-1]] + 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    return [(units.ranks([ranks[n] for n in run]), positions[run[len(run) // 2]]) for run in runs]
 
 
 def short(text: str, limit: int = 44) -> str:

@@ -14,6 +14,9 @@ from eroica.report.blocks import Picture
 from eroica.report.material import Material
 
 _MAX_FUNCTIONS = 14
+_NO_FUNCTION = ("rest", "idle")
+_SMALL_BETA, _SMALL_MU, _SMALL_SIGMA = 0.1, 0.1, 0.25
+"""Ours: what lies below is noise, and is not blown up to a full distance."""
 _NAMES = {"exposed_communication": "exposed communication"}
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -81,9 +84,12 @@ def draw_heatmap(material: Material) -> Picture | None:
     if table is None or len(table[1]) < 2:
         return None
     functions, ranks_R, beta_FR, mu_FR, sigma_FR = table
-    distance_FR = sum(_off_median(values) for values in (beta_FR, mu_FR, sigma_FR))
-    weight_F = np.asarray(beta_FR.max(axis=1) > 0.01, dtype=float)
-    distance_FR = np.asarray(distance_FR) * weight_F[:, None]
+    distance_FR = (
+        _off_median(beta_FR, _SMALL_BETA)
+        + _off_median(mu_FR, _SMALL_MU)
+        + _off_median(sigma_FR, _SMALL_SIGMA)
+    )
+    distance_FR[beta_FR.max(axis=1) < 0.01] = 0.0
     cited = _cited(material)
     score_F = distance_FR.max(axis=1) + np.array([10.0 * (f.id in cited) for f in functions])
     chosen = [int(n) for n in np.argsort(-score_F, kind="stable")[:_MAX_FUNCTIONS]]
@@ -106,7 +112,7 @@ def draw_heatmap(material: Material) -> Picture | None:
         axes.set_xlabel(_rank_label(groups))
         canvas.rank_ticks(axes, [label for label, _ in groups], guilty)
         bar = figure.colorbar(image, ax=axes, pad=0.01, aspect=18)
-        bar.set_label("distance from the median")
+        bar.set_label("distance")
         bar.outline.set_visible(False)
 
     worst = np.unravel_index(int(distance_FR[chosen].argmax()), (len(chosen), len(ranks_R)))
@@ -119,9 +125,9 @@ def draw_heatmap(material: Material) -> Picture | None:
     return Picture("heatmap", "How far each function is from its peers, rank by rank", alt, picture)
 
 
-def _off_median(values_FR: Floats) -> Floats:
+def _off_median(values_FR: Floats, small: float) -> Floats:
     """Distance to the median over ranks, in units of the function's largest value (paper: D)."""
-    scale_F = np.maximum(np.abs(values_FR).max(axis=1), 1e-12)
+    scale_F = np.maximum(np.abs(values_FR).max(axis=1), small)
     off = np.abs(values_FR - np.median(values_FR, axis=1, keepdims=True))
     return np.asarray(off / scale_F[:, None], dtype=np.float64)
 
@@ -153,7 +159,7 @@ def draw_pattern(material: Material) -> Picture | None:
             _spread(axes, ranks_R, matrix[row], chosen_R)
             axes.set_title(title)
             axes.set_xlabel("rank")
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.18 * max(float(matrix[row].max()), 1e-6))
 
     name = canvas.short(functions[row].name, 80)
     peers = float(np.median(values[0][row][~chosen_R])) if (~chosen_R).any() else 0.0
@@ -181,9 +187,9 @@ def _spread(
         axes.plot(middle, [float(np.median(values_R[p])) for p in parts], color=canvas.CALM)
     odd = np.flatnonzero(chosen_R)[:400]
     axes.plot(ranks_R[odd], values_R[odd], "D", color=canvas.GUILTY, markersize=4)
-    for n in odd[: 3 if len(odd) > 3 else len(odd)]:
+    for label, n in canvas.folded([int(ranks_R[n]) for n in odd.tolist()], odd.tolist())[:4]:
         axes.annotate(
-            str(ranks_R[n]),
+            label,
             (ranks_R[n], values_R[n]),
             xytext=(4, 3),
             textcoords="offset points",
@@ -199,20 +205,14 @@ def pattern_rows(patterns: tuple[RankPatterns, ...]) -> Rows | None:
     """Return functions, ranks and their (beta, mu, sigma) as function x rank; absent means 0."""
     if not patterns:
         return None
-    ordered = sorted(patterns, key=lambda one: one.rank)
-    index: dict[str, int] = {}
-    functions: list[Function] = []
-    for one in ordered:
-        for function in one.functions:
-            if function.id not in index and function.kind != "rest":
-                index[function.id] = len(functions)
-                functions.append(function)
-    shape = (len(functions), len(ordered))
-    beta, mu, sigma = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    for column, one in enumerate(ordered):
-        keep = [n for n, function in enumerate(one.functions) if function.id in index]
-        rows = [index[one.functions[n].id] for n in keep]
-        beta[rows, column] = one.beta_F[keep]
-        mu[rows, column] = one.mu_F[keep]
-        sigma[rows, column] = one.sigma_F[keep]
-    return functions, np.array([one.rank for one in ordered], dtype=np.int64), beta, mu, sigma
+    from eroica.summarize import merge
+
+    table = merge(patterns)
+    kept = [n for n, function in enumerate(table.functions) if function.kind not in _NO_FUNCTION]
+    if not kept:
+        return None
+    beta, mu, sigma = (
+        np.asarray(values[kept], dtype=np.float64)
+        for values in (table.beta_FR, table.mu_FR, table.sigma_FR)
+    )
+    return [table.functions[n] for n in kept], table.ranks_R, beta, mu, sigma

@@ -18,7 +18,7 @@ from eroica.report.content import Options, build
 from eroica.text import visible
 
 # An underscore inside a word is only an underscore in this dialect.
-_SPECIAL = re.compile(r"([\\*\[\]<#|~!&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+_SPECIAL = re.compile(r"([`\\*\[\]<#|~!&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 _CODE = re.compile(r"(`[^`\n]+`)")
 
 
@@ -85,10 +85,7 @@ def _line(text: str) -> str:
     """Escape one line of foreign text; code spans stay, everything else is inert."""
     folded = " ".join(visible(text).split())
     parts = _CODE.split(folded)
-    escaped = [
-        part if _CODE.fullmatch(part) else _SPECIAL.sub(r"\\\1", part.replace("`", "\\`"))
-        for part in parts
-    ]
+    escaped = [part if _CODE.fullmatch(part) else _SPECIAL.sub(r"\\\1", part) for part in parts]
     line = "".join(escaped)
     # What would begin a list, a quote or a heading at the start of a line; bare addresses are
     # broken so that nothing foreign becomes a link.

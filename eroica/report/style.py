@@ -47,12 +47,13 @@ code { font: .92em ui-monospace, "DejaVu Sans Mono", monospace; background: #f1f
 figure { margin: 1rem 0; }
 figcaption { font-weight: 600; font-size: .95rem; }
 .picture { overflow-x: auto; }
-.picture svg { max-width: 100%; height: auto; display: block; }
+.picture svg { width: 100%; min-width: 34rem; height: auto; display: block; }
 footer { margin-top: 2.5rem; padding-top: .6rem; border-top: 1px solid var(--line);
   color: var(--soft); font-size: .86rem; }
 @media (max-width: 40rem) { body { padding: .8rem; font-size: 15px; } }
 @media print { @page { margin: 14mm; } body { font-size: 10.5pt; max-width: none; padding: 0; }
   nav { display: none; } h2 { margin-top: 1rem; } section, figure, tr { break-inside: auto; }
-  figure, tr, dl > div { break-inside: avoid; } h2, h3 { break-after: avoid; }
+  figure, tr, dl > div { break-inside: avoid; } .picture svg { min-width: 0; }
+  h2, h3 { break-after: avoid; }
   a { color: inherit; text-decoration: none; } }
 """
