@@ -203,7 +203,7 @@ def ranked(source: Source, test: cst.BaseExpression) -> bool:
 def is_local(source: Source, test: cst.BaseExpression, function: Function | None) -> bool:
     """True for a condition on data, time or files of this rank that no collective made equal."""
     reduced = agreed_names(source, function) if function is not None else set()
-    if names(test) & reduced:
+    if any(dotted(n) in reduced for n in walk(test)):
         return False
     if any(_LOCAL_CALLS.fullmatch(short(source, call) or "-") for call in find(test, cst.Call)):
         return True
@@ -218,15 +218,13 @@ def is_local(source: Source, test: cst.BaseExpression, function: Function | None
 
 
 def agreed_names(source: Source, function: Function) -> set[str]:
-    """Return the names in a function that a collective has made equal on all ranks."""
-    found: set[str] = set()
-    for call in collectives(source, function.body):
-        for arg in call.args[:2]:
-            found |= {dotted(arg.value)} if dotted(arg.value) else names(arg.value)
+    """Return the (dotted) names in a function that a collective has made equal on all ranks."""
+    found = {dotted(c.args[0].value) for c in collectives(source, function.body) if c.args}
+    found.discard("")
     for target, value, _ in source.assignments(function.body):
-        if names(value) & found:
+        if any(dotted(n) in found for n in walk(value)):
             found.add(target)
-    return found - {"", "dist"}
+    return found
 
 
 def conjuncts(test: cst.BaseExpression) -> list[cst.BaseExpression]:

@@ -65,7 +65,7 @@ def _block(text: str, edit: Edit) -> str:
     marks = list(edit.lines)
     while marks and marks[0] == Line(" ", "") and len(marks) > 1:
         marks.pop(0)
-    if not any(line.mark != "+" for line in marks):
+    if not any(line.mark != "+" and line.text.strip() for line in marks):
         raise NoMatch("the block does not say which lines it replaces")
     if all(line.mark == " " for line in marks):
         raise NoMatch("the block changes nothing")

@@ -15,7 +15,7 @@ _DIVIDE = re.compile(r"^\s{0,3}={5,9}\s*$")
 _REPLACE = re.compile(r"^\s{0,3}>{5,9}\s*(?:REPLACE|UPDATED)?\b.*$", re.I)
 _FENCE = re.compile(r"^\s{0,3}(```+|~~~+)\s*([\w+.-]*)\s*(.*)$")
 _PATH = re.compile(
-    r"^[\s#>*\-]*(?:(?:file(?:name)?|path|in)\s*:?\s*)?[`*\"']*([^\s`*\"':]+\.\w+)[`*\"']*:?\s*$",
+    r"^[\s#>*\-]*(?:(?:file(?:name)?|path|in)\s*:?\s*)?[`*\"']*((?:[A-Za-z]:)?[^\s`*\"':]+\.\w+)[`*\"']*:?\s*$",
     re.I,
 )
 _OLD = re.compile(r"^--- (?:\"?)(.+?)(?:\"?)(?:\t.*)?$")

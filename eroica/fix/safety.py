@@ -122,6 +122,7 @@ class _Walker:
         self.ranked = self._ranked_names()
         self.found: list[Site] = []
         self.local: set[str] = set()
+        self.agreed: dict[str, int] = {}
 
     def run(self) -> list[Site]:
         self._function(self.tree, "<module>")
@@ -158,7 +159,7 @@ class _Walker:
         if self._names_rank(test, self.ranked):
             return "rank"
         used = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
-        if used & self.agreed:
+        if any(line <= test.lineno for line in self._uses(test, self.agreed)):
             return ""
         if used & self.local or any(self._is_local_call(n) for n in ast.walk(test)):
             return "data"
@@ -176,19 +177,27 @@ class _Walker:
                     self.local |= {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
         self._block(node.body, ("", ""))
 
-    def _agreed(self, node: ast.Module | FunctionNode) -> set[str]:
-        found: set[str] = set()
+    def _agreed(self, node: ast.Module | FunctionNode) -> dict[str, int]:
+        """Expressions that a collective has made equal on all ranks, and from which line on."""
+        found: dict[str, int] = {}
         for inner in _own(node):
-            if isinstance(inner, ast.Call) and collective(inner, self.dist):
-                for arg in inner.args[:2]:
-                    found |= {n.id for n in ast.walk(arg) if isinstance(n, ast.Name)}
-        for inner in _own(node):
-            if isinstance(inner, ast.Assign):
-                used = {n.id for n in ast.walk(inner.value) if isinstance(n, ast.Name)}
-                if used & found:
-                    for target in inner.targets:
-                        found |= {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
-        return found - {"dist", "torch", "self"}
+            if isinstance(inner, ast.Call) and collective(inner, self.dist) and inner.args:
+                first = inner.args[0]
+                if isinstance(first, ast.Name | ast.Attribute):
+                    found.setdefault(ast.unparse(first), inner.lineno)
+        for inner in sorted(
+            (n for n in _own(node) if isinstance(n, ast.Assign)), key=lambda n: n.lineno
+        ):
+            if any(line <= inner.lineno for line in self._uses(inner.value, found)):
+                for target in inner.targets:
+                    for name in ast.walk(target):
+                        if isinstance(name, ast.Name):
+                            found.setdefault(name.id, inner.lineno)
+        return found
+
+    def _uses(self, node: ast.expr, agreed: dict[str, int]) -> list[int]:
+        texts = {ast.unparse(n) for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute)}
+        return [line for text, line in agreed.items() if text in texts]
 
     def _block(self, body: list[ast.stmt], guard: tuple[str, str]) -> None:
         for statement in body:
