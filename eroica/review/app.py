@@ -1,11 +1,6 @@
 """The terminal app over the review session: compose, keys, and nothing that decides by itself."""
 
-import os
-import shlex
-import subprocess
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import ClassVar
 
 import msgspec
@@ -13,37 +8,15 @@ from textual import events, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from eroica.records import Cause, Diagnosis, Patch, Rehearsal
 from eroica.review import views
+from eroica.review.editing import edited
+from eroica.review.help import HelpScreen
 from eroica.review.session import ConflictError, Item, Session
 
 NARROW = 100
-
-KEYS = """\
-y  accept this hunk            n  reject this hunk
-a  accept all safe ones        d  reject the rest of this file
-j k, arrows  next, previous    ] [  next, previous cause
-s  split the hunk              e  edit it in $EDITOR
-c  comment and ask again       r  rehearse the patch
-tab  next pane                 v  evidence
-p  the cost of the prompt      o  whole file or hunk
-/  search                      u  undo the last decision
-w  write the accepted ones     q  quit without writing
-?  this help"""
-
-
-class HelpScreen(ModalScreen[None]):
-    """The keys; any key closes it."""
-
-    def compose(self) -> ComposeResult:
-        yield Static(KEYS, id="help", markup=False)
-
-    def on_key(self, event: events.Key) -> None:
-        event.stop()
-        self.dismiss()
 
 
 class ReviewApp(App[str]):
@@ -186,31 +159,13 @@ class ReviewApp(App[str]):
     def action_edit(self) -> None:
         if self.item is None:
             return
-        lines = self._edited_lines(self.item)
+        with self.suspend():
+            lines = edited(self.item.hunk, self.session.before(self.item))
         if lines is None:
             self.show("nothing changed: the editor failed or the text is as before")
             return
         self.session.edit(self.item, lines)
         self.show("edited; y accepts it")
-
-    def _edited_lines(self, item: Item) -> list[str] | None:
-        first, last = item.hunk.changes[0].start, item.hunk.changes[-1].end
-        old = self.session.before(item).splitlines(keepends=True)
-        from eroica.review.hunks import combine
-
-        after = combine("".join(old), list(item.hunk.changes)).splitlines(keepends=True)
-        proposed = after[first : len(after) - (len(old) - last)]
-        suffix = Path(item.hunk.path).suffix or ".txt"
-        with tempfile.TemporaryDirectory(prefix="eroica-edit-") as folder:
-            path = Path(folder) / f"hunk{suffix}"
-            path.write_text("".join(proposed))
-            editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
-            with self.suspend():
-                status = subprocess.call([*editor, str(path)])
-            text = path.read_text()
-        if status != 0 or text == "".join(proposed):
-            return None
-        return text.splitlines(keepends=True)
 
     # moving
     def action_move(self, by: int) -> None:
