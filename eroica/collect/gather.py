@@ -69,6 +69,7 @@ def gather(
     num_samples: int = 2,
     gap_s: float = 1.0,
     is_flight_wanted: bool = True,
+    answer_s: float = 2.0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[RankCapture]:
     """Return a capture per rank: two stack samples, dumps from inside, kernel states.
@@ -85,7 +86,7 @@ def gather(
     take_stacks(captures, children, are_children_wanted=num_samples == 1)
     if job.folder is not None:
         progress("asking the ranks for their Flight Recorders")
-        _ask_all(job, captures, is_flight_wanted)
+        _ask_all(job, captures, is_flight_wanted, answer_s)
     else:
         for capture in captures.values():
             capture.missing.append(
@@ -164,13 +165,17 @@ def _fall_back(capture: RankCapture, reason: str) -> None:
         capture.missing.append(sentence)
 
 
-def _ask_all(job: LiveJob, captures: dict[int, RankCapture], is_flight_wanted: bool) -> None:
+def _ask_all(
+    job: LiveJob, captures: dict[int, RankCapture], is_flight_wanted: bool, answer_s: float
+) -> None:
     with ThreadPoolExecutor(max_workers=16, thread_name_prefix="eroica-ask") as pool:
         for capture in captures.values():
-            pool.submit(_ask_one, job, job.ranks[capture.rank], capture, is_flight_wanted)
+            pool.submit(_ask_one, job, job.ranks[capture.rank], capture, is_flight_wanted, answer_s)
 
 
-def _ask_one(job: LiveJob, rank: LiveRank, capture: RankCapture, is_flight_wanted: bool) -> None:
+def _ask_one(
+    job: LiveJob, rank: LiveRank, capture: RankCapture, is_flight_wanted: bool, answer_s: float
+) -> None:
     assert job.folder is not None
     if not rank.is_alive:
         return
@@ -178,13 +183,19 @@ def _ask_one(job: LiveJob, rank: LiveRank, capture: RankCapture, is_flight_wante
         base = Path(name)
         try:
             if is_flight_wanted:
-                ask(job.folder, rank.rank, "flight", path=str(base / "flight"))
+                ask(
+                    job.folder,
+                    rank.rank,
+                    "flight",
+                    limit_s=answer_s,
+                    path=str(base / "flight"),
+                )
                 capture.flight_pickle = _read(base / "flight.pickle")
                 capture.flight_json = _read(base / "flight.json")
         except NoAnswer as error:
             capture.missing.append(f"Flight Recorder: {error}")
         try:
-            ask(job.folder, rank.rank, "facts", path=str(base / "facts"))
+            ask(job.folder, rank.rank, "facts", limit_s=answer_s, path=str(base / "facts"))
             capture.facts = json.loads(_read(base / "facts") or b"[]")
         except NoAnswer as error:
             capture.missing.append(f"settings: {error}")

@@ -138,6 +138,8 @@ class Command:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(2)
         self._thread.join(2)
+        if not self._thread.is_alive() and self.process.stdout is not None:
+            self.process.stdout.close()
         return code
 
     def _signal_all(self, number: signal.Signals) -> int:

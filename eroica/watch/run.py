@@ -237,7 +237,10 @@ class Watcher:
             # After a failure the launcher ends the others at once: no second sample then.
             number = 2 if hint == "stuck" else 1
             for capture in gather(
-                self.job.live_job(self.command.words), num_samples=number, progress=self.progress
+                self.job.live_job(self.command.words),
+                num_samples=number,
+                answer_s=2.0 if hint == "stuck" else 6.0,
+                progress=self.progress,
             ):
                 captures[capture.rank] = capture
         for rank in self.job.ranks.values():

@@ -111,7 +111,7 @@ class WindowTaker:
         limit_s = _LEAD_S + 4 * (num_steps + 3) * mean_ns / NS_PER_S + 5
         window = Window(number, num_steps, time.monotonic(), limit_s, paths)
         lead = math.ceil(_LEAD_S * NS_PER_S / mean_ns) + 1
-        starts = _starts(ranks, lead)
+        starts = find_starts({r.rank: _count(r) for r in ranks}, lead * _most_borders(ranks))
         self._current = window
         answers = {r.rank: self._pool.submit(self._arm_one, r, window, starts) for r in ranks}
         for rank, answer in answers.items():
@@ -125,7 +125,7 @@ class WindowTaker:
     def _arm_one(self, rank: WatchedRank, window: Window, starts: dict[int, int]) -> str | None:
         assert rank.iteration.border is not None
         kind = rank.iteration.border[0]
-        start = starts[kind]
+        start = starts[rank.rank]
         try:
             ask(
                 self.folder,
@@ -211,12 +211,22 @@ class WindowTaker:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _starts(ranks: list[WatchedRank], lead: int) -> dict[int, int]:
-    """Return, for each kind of border, the count at which all ranks are to begin."""
-    starts: dict[int, int] = {}
-    for rank in ranks:
-        assert rank.iteration.border is not None and rank.ring is not None
-        kind = rank.iteration.border[0]
-        count = rank.ring.count(_WORDS[kind][1]) + lead * rank.iteration.borders_per_step
-        starts[kind] = max(starts.get(kind, 0), count)
-    return starts
+def find_starts(counts: dict[int, int], lead: int) -> dict[int, int]:
+    """Return the count at which each rank is to begin, ``lead`` borders from now.
+
+    Ranks in step begin at the same count. Where counts lie far apart (uneven inputs, a restart
+    in the middle) each begins as many steps from now: collectives keep them together.
+    """
+    highest = max(counts.values())
+    if highest - min(counts.values()) <= 2:
+        return dict.fromkeys(counts, highest + lead)
+    return {rank: count + lead for rank, count in counts.items()}
+
+
+def _count(rank: WatchedRank) -> int:
+    assert rank.iteration.border is not None and rank.ring is not None
+    return rank.ring.count(_WORDS[rank.iteration.border[0]][1])
+
+
+def _most_borders(ranks: list[WatchedRank]) -> int:
+    return max(rank.iteration.borders_per_step for rank in ranks)

@@ -1,0 +1,116 @@
+"""Learning the iteration from sequences seen with real loops (n/N next, s/S step, M mark)."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eroica.collect.hook.layout import MARK, NEXT_IN, NEXT_OUT, STEP_IN, STEP_OUT
+from eroica.collect.rings import Event
+from eroica.watch.iteration import Iteration, find_period
+
+KINDS = {"n": NEXT_IN, "N": NEXT_OUT, "s": STEP_IN, "S": STEP_OUT, "M": MARK}
+MS = 1_000_000
+
+
+def events(text: str, owners: str = "") -> list[Event]:
+    """One event each ms; ``owners`` gives digits beside the letters, default 0."""
+    digits = owners or "0" * len(text)
+    return [
+        Event(i * MS, KINDS[letter], int(digit))
+        for i, (letter, digit) in enumerate(zip(text, digits, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "events_per_step"),
+    [
+        ("nNsS", 4),  # plain loop, Lightning
+        ("sS", 2),  # no loader
+        ("nNnNsS", 6),  # accumulation of 2
+        ("nNnNnNnNsS", 10),  # of 4
+        ("M", 1),  # eroica.step()
+        ("nN", 2),  # inference
+    ],
+)
+def test_loops_are_learned_after_ten_repeats(one, events_per_step):
+    iteration = Iteration()
+    iteration.add(events(one * 12))
+    assert iteration.is_learned
+    if "s" in one or "M" in one:
+        assert len(iteration.steps) == 11
+        assert {step.duration_ns for step in iteration.steps} == {events_per_step * MS}
+
+
+def test_nothing_is_learned_from_nine_repeats():
+    iteration = Iteration()
+    iteration.add(events("nNsS" * 9))
+    assert not iteration.is_learned
+    assert len(iteration.steps) == 8
+
+
+def test_a_loop_one_batch_ahead_is_learned():
+    iteration = Iteration()
+    iteration.add(events("nN" + "nNsS" * 12))
+    assert iteration.is_learned and len(iteration.steps) == 11
+
+
+def test_two_optimizers_are_one_iteration():
+    iteration = Iteration()
+    iteration.add(events("nNsSsS" * 14, "000011" * 14))
+    assert iteration.period == 3
+    assert iteration.borders_per_step == 2
+    iteration.add(events("nNsSsS" * 10, "000011" * 10))
+    assert [step.duration_ns for step in list(iteration.steps)[-5:]] == [6 * MS] * 5
+
+
+def test_an_optimizer_in_backward_is_folded_to_one_step():
+    one = "sS" * 30
+    owners = "".join(str(i // 2 % 10) for i in range(60))
+    iteration = Iteration()
+    iteration.add(events(one * 25, owners * 25))
+    last = [step.duration_ns for step in list(iteration.steps)[-3:]]
+    assert last == [last[0]] * 3
+    assert iteration.is_learned
+
+
+def test_an_evaluation_between_epochs_does_not_unlearn():
+    iteration = Iteration()
+    iteration.add(events("nNsS" * 20))
+    iteration.add(events("nN" * 40, "11" * 40))
+    assert iteration.is_learned
+    iteration.add(events("nNsS" * 20))
+    assert iteration.num_steps == 40
+
+
+def test_an_evaluation_loader_alone_is_not_taken_for_the_iteration():
+    assert find_period([(STEP_OUT, 0)] + [(NEXT_OUT, 1)] * 40, 10) is None
+
+
+def test_two_hundred_strays_unlearn():
+    iteration = Iteration()
+    iteration.add(events("nNsS" * 20))
+    first = iteration.border
+    iteration.add(events("sS" * 260, "11" * 260))
+    assert iteration.is_learned
+    assert iteration.border == (STEP_OUT, 1) != first
+
+
+def test_time_in_loader_and_optimizer_is_told_apart():
+    iteration = Iteration()
+    iteration.add(events("nNsS" * 12))
+    assert {step.data_ns for step in list(iteration.steps)[1:]} == {MS}
+    assert {step.optimizer_ns for step in list(iteration.steps)[1:]} == {MS}
+
+
+@settings(max_examples=60)
+@given(st.text("nNsSM", max_size=300), st.integers(1, 7))
+def test_any_order_of_events_gives_ordered_steps(text, chunk):
+    iteration = Iteration()
+    every = events(text)
+    for i in range(0, len(every), chunk):
+        iteration.add(every[i : i + chunk])
+    steps = list(iteration.steps)
+    assert all(step.duration_ns > 0 for step in steps)
+    assert all(a.end_ns <= b.start_ns for a, b in itertools.pairwise(steps))
