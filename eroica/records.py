@@ -115,6 +115,8 @@ class CollectiveEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Call stack, innermost first; JSON dumps carry none."""
     thread_name: str = ""
     thread_id: str = ""
+    group_id: str = ""
+    """The rank's own number of the group: what ``FlightRecord.status`` is keyed by."""
 
 
 class FlightRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from eroica import units
 from eroica.errors import InputError
 from eroica.read.exits import exit_of
 from eroica.read.flight import read_flight
+from eroica.read.flight_groups import fill_groups
 from eroica.read.inputs import FileInput, Inputs
 from eroica.read.logs import Log, scan_log
 from eroica.read.process_kinds import fullness, is_launcher, is_loader_worker, is_same, name_of
@@ -202,6 +203,9 @@ class _Joined:
         )
         backends.update(trace.backend for trace in self.inputs.traces if trace.backend)
         world_size = self._world_size()
+        records = {number: one.flight for number, one in self.ranks.items() if one.flight}
+        for number, record in fill_groups(records, world_size).items():
+            self.ranks[number].flight = record
         self._say_missing(world_size)
         return JobEvidence(
             ranks=tuple(self._finish_rank(number) for number in sorted(self.ranks)),

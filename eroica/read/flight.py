@@ -148,6 +148,7 @@ def _entry(
         backend=backend,
         group=group,
         group_description=description,
+        group_id=text_of(item.get("pg_id")),
         sequence=first_int(item, "collective_seq_id", "seq_id"),
         p2p_sequence=int_of(item.get("p2p_seq_id")),
         op_id=int_of(item.get("op_id")),
@@ -233,7 +234,13 @@ def _name_the_nameless(
     descriptions: dict[str, str],
     entries: tuple[CollectiveEntry, ...],
 ) -> None:
-    """Give gloo's group '' the name its entries use, where that is beyond doubt."""
+    """Give gloo's group '' the name its entries use, where that is beyond doubt.
+
+    With several groups torch 2.13 writes no ranks for it, so it tells nothing (``fill_groups``).
+    """
+    if not ranks[""]:
+        del ranks[""], descriptions[""]
+        return
     unknown = dict.fromkeys(e.group for e in entries if e.group and e.group not in ranks)
     if len(unknown) > 1:  # all of them were written under '', the last one stayed
         return
