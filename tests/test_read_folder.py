@@ -142,6 +142,18 @@ def test_a_file_named_twice_or_through_a_link_is_one(tmp_path):
     assert len(inputs.traces) == 1
 
 
+def test_pipes_are_not_opened_and_unreadable_files_are_said(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    secret = trace(tmp_path / "rank1.json", 1, 2)
+    secret.chmod(0)
+    trace(tmp_path / "rank0.json", 0, 2)
+    inputs = find_inputs([tmp_path])
+    assert 0 in [found.rank for found in inputs.traces]
+    assert "is a pipe, socket or device" in whats(inputs)
+    if os.geteuid():  # root reads everything
+        assert "Permission denied" in whats(inputs)
+
+
 def test_hidden_files_and_incident_folders_are_not_entered(tmp_path):
     trace(tmp_path / ".hidden" / "rank0.json", 0)
     trace(tmp_path / "inc" / "evidence" / "rank-00001" / "t.json", 1)

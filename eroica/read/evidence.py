@@ -14,7 +14,7 @@ from eroica.read.inputs import FileInput, Inputs
 from eroica.read.logs import Log, scan_log
 from eroica.read.process_kinds import fullness, is_launcher, is_loader_worker, is_same, name_of
 from eroica.read.saved import merge_saved, read_saved
-from eroica.read.source import warning_of
+from eroica.read.source import read_head, warning_of
 from eroica.read.stacks import read_stacks
 from eroica.read.tasks import read_tasks
 from eroica.records import (
@@ -79,7 +79,11 @@ class _Joined:
 
     def add_pids(self) -> None:
         for file in self.inputs.pids:
-            text = file.path.read_bytes()[:32].strip()
+            try:
+                text = read_head(file.path, 32).strip()
+            except InputError as error:
+                self.warnings.append(warning_of(error, file.path))
+                continue
             if file.rank is not None and text.isdigit():
                 self.ranks[file.rank].pid = int(text)
 
@@ -171,7 +175,11 @@ class _Joined:
 
     def add_tasks(self) -> None:
         for file in self.inputs.tasks:
-            state = read_tasks(file.path)
+            try:
+                state = read_tasks(file.path)
+            except InputError as error:
+                self.warnings.append(warning_of(error, file.path))
+                continue
             if file.rank is not None and state is not None:
                 self._rank(file, file.rank).process = state
 
@@ -251,15 +259,12 @@ class _Joined:
         return max(told)
 
     def _say_missing(self, world_size: int) -> None:
-        """Which ranks nothing is there of; per kind where only some have it."""
+        """Name the ranks of which nothing is there."""
         have = {trace.rank for trace in (*self.inputs.traces, *self.inputs.nsys)} | set(self.ranks)
-        missing = sorted(set(range(world_size)) - have) if world_size < 1_000_000 else []
+        missing = [rank for rank in range(min(world_size, 1_000_000)) if rank not in have]
         if missing and have:
-            what = (
-                f"evidence of {len(have)} of {world_size} ranks is here; nothing of "
-                f"{units.rank_phrase(missing)}"
-            )
-            self.warnings.append(Warning(file=None, what=what))
+            what = f"evidence of {len(have)} of {world_size} ranks is here; nothing of "
+            self.warnings.append(Warning(file=None, what=what + units.rank_phrase(missing)))
 
     def _rank(self, file: FileInput, number: int) -> _Rank:
         rank = self.ranks[number]

@@ -5,6 +5,7 @@ beside the evidence (a fault injection log, a README, a case file) is no evidenc
 """
 
 import os
+import stat
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -89,7 +90,7 @@ def _walk(paths: list[Path], incidents: list[Path], warnings: list[Warning]) -> 
             incidents.append(top.parent)
             continue
         for path in _below(top, incidents, warnings) if is_folder else [top]:
-            key = _identity(path)
+            key = _identity(path, warnings)
             if key is not None and key not in seen:
                 seen.add(key)
                 if len(seen) > MAX_FILES:
@@ -119,12 +120,20 @@ def _below(top: Path, incidents: list[Path], warnings: list[Warning]) -> Iterabl
         yield from sorted(paths, key=names.natural_key)
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode: the same file named twice, or through links, is one."""
+def _identity(path: Path, warnings: list[Warning]) -> tuple[int, int] | None:
+    """Device and inode: the same file named twice, or through links, is one.
+
+    None for a dangling link and for what is no file: opening a pipe would wait for a writer.
+    """
     try:
         status = path.stat()
     except OSError:
-        return None  # a dangling link
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        warnings.append(
+            Warning(file=str(path), what="is a pipe, socket or device; it is not opened")
+        )
+        return None
     return status.st_dev, status.st_ino
 
 
