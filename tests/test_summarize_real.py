@@ -116,3 +116,12 @@ def test_a_real_trace_is_conserved_and_packs_to_30_kb(name):
         for column in (patterns.beta_F, patterns.mu_F, patterns.sigma_F, patterns.count_F)
     }
     assert ((patterns.mu_F >= 0) & (patterns.mu_F <= 1 + 1e-6)).all()
+
+
+def test_a_stuck_main_thread_is_found_among_chained_threads():
+    path = Path(__file__).parent / "data" / "chained_threads" / "rank0.json.gz"
+    patterns = summarize(read_timeline(path, rank=0))
+    stuck = patterns.functions[0]
+    assert (stuck.name, stuck.file) == ("stuck_here", "prof.py")
+    assert [place.name for place in stuck.stack] == ["main", "<module>"]
+    assert float(patterns.beta_F[0]) > 0.99
