@@ -79,12 +79,12 @@ def arrival_table(patterns: Sequence[RankPatterns]) -> ArrivalTable | None:
     for column, one in enumerate(given):
         arrivals = one.arrivals
         assert arrivals is not None
-        kept = [i for i, k in enumerate(arrivals.key_C) if k in place]
-        rows = [place[arrivals.key_C[i]] for i in kept]
+        known = [i for i, k in enumerate(arrivals.key_C) if k in place]
+        rows = [place[arrivals.key_C[i]] for i in known]
         length = np.asarray(arrivals.end_ns_C - arrivals.start_ns_C, dtype=np.float64)
-        spent[rows, column] = length[kept]
+        spent[rows, column] = length[known]
         if arrivals.culprit_C:
-            by_row = {row: arrivals.culprit_C[i] for row, i in zip(rows, kept, strict=True)}
+            by_row = {row: arrivals.culprit_C[i] for row, i in zip(rows, known, strict=True)}
             culprits[one.rank] = tuple(by_row.get(i, "") for i in range(len(keys)))
     seen_C = (~np.isnan(spent)).sum(axis=1)
     shared = seen_C >= 2

@@ -126,8 +126,10 @@ def slower_than(
             confidence=0.7 if own else 0.5,
             summary=f"{text}: {percent(grown)} of the step",
             action="investigate" if category == "straggler_network" else "patch",
-            why=[f"A step takes {units.duration(now)} now and took {units.duration(before)}.",
-                 text + "."],
+            why=[
+                f"A step takes {units.duration(now)} now and took {units.duration(before)}.",
+                text + ".",
+            ],
             advice="Compare what changed between the two runs at this place.",
             findings=[_finding(c) for c in found[:MAX_ROWS]],
             claims=grown,
@@ -145,8 +147,12 @@ def _category(change: Change, zone: Zone) -> str:
     if zone in ("loader", "loader_wait", "loader_start", "unpickle"):
         return "dataloader_bottleneck" if change.everyone else "straggler_data_loading"
     if zone in ("gc", "checkpoint", "compile", "logging"):
-        return {"gc": "gc_pause", "checkpoint": "checkpoint_overhead",
-                "compile": "recompilation", "logging": "logging_overhead"}[zone]
+        return {
+            "gc": "gc_pause",
+            "checkpoint": "checkpoint_overhead",
+            "compile": "recompilation",
+            "logging": "logging_overhead",
+        }[zone]
     if change.function.kind in ("kernel", "op", "memory"):
         return "load_imbalance" if change.everyone else "straggler_compute"
     return "python_overhead" if change.everyone else "straggler_compute"

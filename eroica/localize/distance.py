@@ -24,6 +24,7 @@ others; M = 1/8, MAD = 0, the floor 0.5 decides: one abnormal rank.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numba as nb
 import numpy as np
@@ -36,7 +37,7 @@ from eroica.records import Function
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
-Numbers = NDArray[np.generic]
+Numbers = NDArray[Any]  # float32, or uint16 in 1/65535
 SEED = 20260
 
 
@@ -150,7 +151,8 @@ def _one(
         far &= columns[0] > parameters.min_beta / scale
         here = np.flatnonzero(far)
         peers[role] = tuple(float(v) * scale for v in np.median(reference, axis=1))  # type: ignore[assignment]
-        parts.append((positions[here], counts[here].astype(np.float32) / len(sample), threshold))
+        near = np.asarray(counts[here] / len(sample), np.float32)
+        parts.append((positions[here], near, threshold))
     chosen = np.concatenate([p for p, _, _ in parts])
     if not len(chosen) and not unexpected:
         return None
@@ -198,8 +200,10 @@ def count_far(columns: tuple[Numbers, Numbers, Numbers], reference: Float32, del
 
     ``reference`` is (3, N) in the columns' own unit.
     """
-    largest = np.array([max(float(c.max()), float(r.max())) for c, r in zip(
-        columns, reference, strict=True)], np.float32)
+    largest = np.array(
+        [max(float(c.max()), float(r.max())) for c, r in zip(columns, reference, strict=True)],
+        np.float32,
+    )
     factors = np.where(largest > 0, 1.0 / np.where(largest > 0, largest, 1), 0).astype(np.float32)
     sample = reference * factors[:, None]
     center = np.median(sample, axis=1).astype(np.float32)
@@ -217,7 +221,16 @@ def count_far(columns: tuple[Numbers, Numbers, Numbers], reference: Float32, del
 
 
 @nb.njit(parallel=True, fastmath=True, cache=True)  # type: ignore[untyped-decorator]
-def _count_far(beta_R, mu_R, sigma_R, factors, center, sample, apart, delta):  # type: ignore[no-untyped-def] # pragma: no cover
+def _count_far(  # type: ignore[no-untyped-def]  # noqa: ANN202  # pragma: no cover
+    beta_R,  # noqa: ANN001
+    mu_R,  # noqa: ANN001
+    sigma_R,  # noqa: ANN001
+    factors,  # noqa: ANN001
+    center,  # noqa: ANN001
+    sample,  # noqa: ANN001
+    apart,  # noqa: ANN001
+    delta,  # noqa: ANN001
+):
     count, size = len(beta_R), len(apart)
     out = np.empty(count, np.int32)
     slack = np.float32(1e-5)
@@ -281,8 +294,9 @@ def scan(
         if found is not None:
             result.found.append(found)
         result.functions.append(block.function)
-        result.medians.append(_medians(block, members, parameters) if found is None
-                              else found.peers)
+        result.medians.append(
+            _medians(block, members, parameters) if found is None else found.peers
+        )
     return result
 
 
@@ -299,11 +313,17 @@ def _medians(
     }
 
 
-def plain_count_far(columns: tuple[Numbers, Numbers, Numbers], reference: Float32,
-                    delta: float, chunk: int = 1 << 14) -> Int32:
+def plain_count_far(
+    columns: tuple[Numbers, Numbers, Numbers],
+    reference: Float32,
+    delta: float,
+    chunk: int = 1 << 14,
+) -> Int32:
     """The same rule in plain numpy; the yardstick of tests and benchmarks."""
-    largest = np.array([max(float(c.max()), float(r.max())) for c, r in zip(
-        columns, reference, strict=True)], np.float32)
+    largest = np.array(
+        [max(float(c.max()), float(r.max())) for c, r in zip(columns, reference, strict=True)],
+        np.float32,
+    )
     factors = np.where(largest > 0, 1.0 / np.where(largest > 0, largest, 1), 0).astype(np.float32)
     sample = reference * factors[:, None]
     out = np.empty(len(columns[0]), np.int32)

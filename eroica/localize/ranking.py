@@ -22,8 +22,15 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "polling": frozenset({"straggler", "dataloader", "bookkeeping", "python_in_step"}),
     "debug_setting": frozenset({"bookkeeping", "python_in_step", "gc", "dataloader"}),
     "oversubscription": frozenset({"straggler", "bookkeeping", "python_in_step", "repeated_sync"}),
-    "growth": frozenset({"object_collectives", "small_collectives", "bookkeeping",
-                         "python_in_step", "stack_object_collective"}),
+    "growth": frozenset(
+        {
+            "object_collectives",
+            "small_collectives",
+            "bookkeeping",
+            "python_in_step",
+            "stack_object_collective",
+        }
+    ),
     "object_collectives": frozenset({"bookkeeping", "python_in_step"}),
     "dataloader": frozenset({"python_in_step"}),
     "bookkeeping": frozenset({"python_in_step"}),
@@ -38,8 +45,12 @@ def rank_drafts(drafts: Sequence[Draft], parameters: Parameters) -> list[Draft]:
     able.sort(key=lambda d: -d.weight)
     kept: list[Draft] = []
     for draft in able:
-        explained = {name for other in able for name in EXPLAINS.get(other.rule, frozenset())
-                     if other is not draft and _covers(other, draft)}
+        explained = {
+            name
+            for other in able
+            for name in EXPLAINS.get(other.rule, frozenset())
+            if other is not draft and _covers(other, draft)
+        }
         same = next((k for k in kept if _is_same(k, draft)), None)
         if same is not None:
             same.why += [w for w in draft.why if w not in same.why]

@@ -50,10 +50,9 @@ def roles_of_patterns(patterns: Sequence[RankPatterns]) -> NDArray[np.int32]:
         for name, members in one.groups.items():
             if rank_in(one.rank, members):
                 groups.setdefault(f"{name}|{members[0]}", members)
-    named = {key: members for key, members in groups.items()}
     place = {
         rank: position
-        for key, members in named.items()
+        for key, members in groups.items()
         if is_stage_group(key.split("|")[0])
         for position, rank in enumerate(members)
     }

@@ -126,6 +126,4 @@ def _not_seen(view: JobView) -> list[str]:
 
 
 def _warnings(view: JobView) -> list[Warning]:
-    return [
-        Warning(file=w.file, what=w.what) for p in view.patterns for w in p.warnings
-    ]
+    return [Warning(file=w.file, what=w.what) for p in view.patterns for w in p.warnings]

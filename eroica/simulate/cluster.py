@@ -88,18 +88,54 @@ def plan(cluster: Cluster, *, num_functions: int | None = None) -> tuple[Planned
         _planned("collective", "all_gather", EXPOSED_TP, 0.72, 0.10, "tp", group="tp"),
         _planned("collective", "all_reduce", EXPOSED_DP, 0.82, 0.08, "dp", group="dp"),
         _planned("memory", "Memcpy HtoD (Pinned -> Device)", MEMORY, 0.62, 0.10, "memory"),
-        _planned("python", "__getitem__", LOADER, 0.3, 0.2, "loader", stack=LOADER_STACK,
-                 file="project/corpus.py", line=61),
-        _planned("python", "step", OPTIMIZER, 0.9, 0.1, "optimizer", stack=TRAIN_STACK,
-                 file="torch/optim/adamw.py", line=220),
-        _planned("python", "forward", PYTHON, 0.9, 0.1, "python", stack=TRAIN_STACK,
-                 file="project/model.py", line=88),
+        _planned(
+            "python",
+            "__getitem__",
+            LOADER,
+            0.3,
+            0.2,
+            "loader",
+            stack=LOADER_STACK,
+            file="project/corpus.py",
+            line=61,
+        ),
+        _planned(
+            "python",
+            "step",
+            OPTIMIZER,
+            0.9,
+            0.1,
+            "optimizer",
+            stack=TRAIN_STACK,
+            file="torch/optim/adamw.py",
+            line=220,
+        ),
+        _planned(
+            "python",
+            "forward",
+            PYTHON,
+            0.9,
+            0.1,
+            "python",
+            stack=TRAIN_STACK,
+            file="project/model.py",
+            line=88,
+        ),
         _planned("python", "Python GC", COLLECTOR, 0.95, 0.05, "gc", stack=TRAIN_STACK),
     ]
     small = max(0, (num_functions or 0) - len(planned))
     planned += [
-        _planned("python", f"helper_{i}", 0.0008 * (i % 7 + 1) / 7, 0.7, 0.2, "python",
-                 stack=TRAIN_STACK, file=f"project/helpers_{i % 9}.py", line=10 + i)
+        _planned(
+            "python",
+            f"helper_{i}",
+            0.0008 * (i % 7 + 1) / 7,
+            0.7,
+            0.2,
+            "python",
+            stack=TRAIN_STACK,
+            file=f"project/helpers_{i % 9}.py",
+            line=10 + i,
+        )
         for i in range(small)
     ]
     return tuple(planned)

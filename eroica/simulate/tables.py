@@ -84,9 +84,10 @@ class Simulation:
         self.count_F = np.array([_count(p) for p in self.planned])
         self.size = cluster.world_size
         hosts = int(cluster.host_R[-1]) + 1
-        self.rank_speed_R = np.exp(self.random.normal(0, NOISE_RANK, self.size)) * np.exp(
-            self.random.normal(0, NOISE_HOST, hosts)
-        )[cluster.host_R]
+        self.rank_speed_R = (
+            np.exp(self.random.normal(0, NOISE_RANK, self.size))
+            * np.exp(self.random.normal(0, NOISE_HOST, hosts))[cluster.host_R]
+        )
         self._stretch_exchanges()
         self._settle()
 
@@ -118,9 +119,7 @@ class Simulation:
                 time_R[ranks] *= fault.severity
             elif fault.kind == "pcie_degraded" and planned.part == "memory":
                 time_R[ranks] /= fault.severity
-            elif fault.kind == "slow_loader" and planned.part == "loader":
-                time_R[ranks] += fault.severity
-            elif fault.kind == "unaligned_gc" and planned.part == "gc":
+            elif (fault.kind, planned.part) in (("slow_loader", "loader"), ("unaligned_gc", "gc")):
                 time_R[ranks] += fault.severity
         return time_R
 
@@ -156,7 +155,7 @@ class Simulation:
         if planned.part in ("tp", "dp"):
             rate_R = self.rate_tp_R if planned.part == "tp" else self.rate_dp_R
             time_R = planned.beta / rate_R
-            time_R = time_R + self.wait_R * (0.5 if planned.part == "tp" else 0.5)
+            time_R = time_R + self.wait_R * 0.5  # half of it in each kind of exchange
             slow = rate_R < 1
             mu_R = mu_R * rate_R
             sigma_R = np.where(slow, np.minimum(0.45, planned.mu * (1 - rate_R)), sigma_R)

@@ -5,24 +5,15 @@ Rules see the whole job and nothing of each other; ``ranking`` decides what stan
 
 from collections.abc import Callable
 
+from eroica.localize.rules.bookkeeping import bookkeeping, python_in_step
 from eroica.localize.rules.communication import communication
 from eroica.localize.rules.compute import recompilation
 from eroica.localize.rules.data import dataloader
 from eroica.localize.rules.draft import Draft
-from eroica.localize.rules.host import (
-    bookkeeping,
-    checkpoints,
-    garbage_collection,
-    growth,
-    polling,
-    python_in_step,
-)
-from eroica.localize.rules.settings import (
-    debug_settings,
-    oversubscription,
-    sampler,
-    unused_search,
-)
+from eroica.localize.rules.growth import growth
+from eroica.localize.rules.host import checkpoints, garbage_collection, polling
+from eroica.localize.rules.sampler import sampler
+from eroica.localize.rules.settings import debug_settings, oversubscription, unused_search
 from eroica.localize.rules.straggler import straggler
 from eroica.localize.rules.view import JobView
 

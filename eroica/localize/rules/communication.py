@@ -41,8 +41,7 @@ def communication(view: JobView) -> list[Draft]:
         if draft is not None:
             drafts.append(draft)
             seen.add(key_of(site.chain[0]))
-    for draft in _of_stacks(view, seen):
-        drafts.append(draft)
+    drafts += _of_stacks(view, seen)
     repeated = _repeated_sync(view, [s for s, _ in sites])
     return drafts + ([repeated] if repeated else [])
 
@@ -170,8 +169,10 @@ def _of_stacks(view: JobView, seen: set[tuple[str | None, str]]) -> list[Draft]:
     for key in keys - seen:
         for zone in COLLECTIVE_ZONES:
             mask = np.array(
-                [r.zone == zone and bool(r.project) and key_of(r.project[0]) == key
-                 for r in view.rows],
+                [
+                    r.zone == zone and bool(r.project) and key_of(r.project[0]) == key
+                    for r in view.rows
+                ],
                 dtype=bool,
             )
             share = mean_over(view.sum(mask))
@@ -227,8 +228,9 @@ def _repeated_sync(view: JobView, sites: list[Site]) -> Draft | None:
     times = _exchanges(view, site)
     if times < 1.8:
         return None
-    waiting = mean_over(view.sum(view.zones.get("backward", np.zeros(len(view.rows), bool)),
-                                 view.wait_FR))
+    waiting = mean_over(
+        view.sum(view.zones.get("backward", np.zeros(len(view.rows), bool)), view.wait_FR)
+    )
     if not view.rows:
         waiting = site.share
     elif np.isnan(view.busy_FR).all():
@@ -261,7 +263,7 @@ def _exchanges(view: JobView, site: Site) -> float:
     """How often all gradients are exchanged a step: by bytes against the parameters, and by how
     often each size comes, the smaller of both."""
     ddp = view.value("ddp")
-    per_size = [n for n in site.sizes.values()]
+    per_size = list(site.sizes.values())
     steps = site.count / site.per_step if site.per_step else 0.0
     by_size = min(per_size) / steps if steps and per_size else 0.0
     parameters = ddp.get("num_parameters") if isinstance(ddp, dict) else None

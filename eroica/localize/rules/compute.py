@@ -1,12 +1,13 @@
 """Compiling again and again."""
 
 import ast
+from typing import Any
 
 import numpy as np
 
 from eroica import units
 from eroica.localize.rules.draft import Draft, hottest, mean_over, pattern_finding, percent, where
-from eroica.localize.rules.view import JobView
+from eroica.localize.rules.view import Bool, JobView
 from eroica.records import Finding, Place
 
 MIN_COMPILES = 3
@@ -35,8 +36,12 @@ def recompilation(view: JobView) -> list[Draft]:
     at = where(places[0] if places else None, view)
     text = f"torch.compile compiles again during training{f', called at {at}' if at else ''}"
     findings = [
-        Finding(id="", kind="recompiles", text=f"{count} compilations of one function",
-                details={"count": count, "total_s": seconds, "by_function": functions[:5]})
+        Finding(
+            id="",
+            kind="recompiles",
+            text=f"{count} compilations of one function",
+            details={"count": count, "total_s": seconds, "by_function": functions[:5]},
+        )
     ]
     if mask.any():
         findings.append(pattern_finding(view, mask, text=f"{percent(seen)} of time in dynamo"))
@@ -50,9 +55,12 @@ def recompilation(view: JobView) -> list[Draft]:
             share=share,
             confidence=0.95 if count >= MIN_COMPILES and seen >= 0.05 else 0.85,
             summary=f"{text}: {percent(share)} of the time",
-            why=[f"A function was compiled {known} in "
-                 f"{units.duration(seconds * 1e9)}." if count else text + ".",
-                 *[f"The guard that failed: {reason}." for reason in reasons]],
+            why=[
+                f"A function was compiled {known} in {units.duration(seconds * 1e9)}."
+                if count
+                else text + ".",
+                *[f"The guard that failed: {reason}." for reason in reasons],
+            ],
             advice="Mark the changing dimension dynamic, pad to a few sizes, or pass numbers that "
             "change every step as tensors.",
             findings=findings,
@@ -61,15 +69,15 @@ def recompilation(view: JobView) -> list[Draft]:
     ]
 
 
-def _counted(found: list[dict[str, object]]) -> tuple[float, float, list[dict[str, object]]]:
+def _counted(found: list[dict[str, Any]]) -> tuple[float, float, list[dict[str, Any]]]:
     """The rank that compiled most: compilations of its worst function, seconds, functions."""
-    best: tuple[float, float, list[dict[str, object]]] = (0.0, 0.0, [])
+    best: tuple[float, float, list[dict[str, Any]]] = (0.0, 0.0, [])
     for value in found:
-        functions = [f for f in value.get("by_function") or [] if isinstance(f, dict)]  # type: ignore[attr-defined]
+        functions = [f for f in value.get("by_function") or [] if isinstance(f, dict)]
         functions.sort(key=lambda f: -float(f.get("count") or 0))
-        worst = float(functions[0].get("count") or 0) if functions else float(value.get("count") or 0)  # type: ignore[arg-type]
+        worst = float((functions[0] if functions else value).get("count") or 0)
         if worst > best[0]:
-            best = (worst, float(value.get("total_s") or 0.0), functions)  # type: ignore[arg-type]
+            best = (worst, float(value.get("total_s") or 0.0), functions)
     return best
 
 
@@ -80,7 +88,9 @@ def _share_of_time(view: JobView, seconds: float) -> float | None:
 
 
 def _places(
-    view: JobView, mask: "np.ndarray", functions: list[dict[str, object]]  # type: ignore[type-arg]
+    view: JobView,
+    mask: Bool,
+    functions: list[dict[str, Any]],
 ) -> tuple[Place, ...]:
     hot = hottest(view, mask, view.share_FR.mean(axis=1)) if mask.any() else ()
     if not hot:
@@ -89,23 +99,30 @@ def _places(
     return (*hot[:1], *[p for p in setup[:1] if p not in hot[:1]])
 
 
-def _call_sites(view: JobView, functions: list[dict[str, object]]) -> tuple[Place, ...]:
+def _call_sites(view: JobView, functions: list[dict[str, Any]]) -> tuple[Place, ...]:
     """Where the result of ``torch.compile`` is called, by name in the source."""
     for setting in view.values("compile"):
         for place in setting.places[:1]:
-            info = view.project.enclosing(place.file, place.line)
-            for node in info.own_nodes if info else ():
-                if not isinstance(node, ast.Assign) or node.lineno != place.line:
-                    continue
-                names = {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-                for call in info.own_nodes if info else ():
-                    if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-                        if call.func.id in names and info is not None:
-                            return (info.place(call.lineno),)
+            line = _called_at(view, place)
+            if line is not None:
+                return (line,)
     for function in functions[:1]:
-        line = function.get("line")
-        file = str(function.get("file"))
+        known, file = function.get("line"), str(function.get("file"))
         if view.project.contains(file):
-            return (Place(name=str(function.get("name")), file=file,
-                          line=line if isinstance(line, int) else None),)
+            name = str(function.get("name"))
+            return (Place(name=name, file=file, line=known if isinstance(known, int) else None),)
     return ()
+
+
+def _called_at(view: JobView, place: Place) -> Place | None:
+    info = view.project.enclosing(place.file, place.line)
+    if info is None:
+        return None
+    names: set[str] = set()
+    for node in info.own_nodes:
+        if isinstance(node, ast.Assign) and node.lineno == place.line:
+            names |= {n.id for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+    for node in info.own_nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names:
+            return info.place(node.lineno)
+    return None

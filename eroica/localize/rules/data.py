@@ -2,11 +2,9 @@
 
 import numpy as np
 
-from eroica import units
 from eroica.localize.rules.draft import (
     Draft,
     hottest,
-    mean_over,
     pattern_finding,
     percent,
     step_text,
@@ -49,10 +47,17 @@ def _inline(view: JobView) -> Draft | None:
     waits = busy == busy and busy < 0.4 * share
     kind = "mostly waiting for reads" if waits else "mostly computing"
     return _draft(
-        view, mask, share, places, f"{text}: {percent(share)} of the step", 0.9,
-        [f"{percent(share)} of the step is the user's code inside the loader, {kind}"
-         f"{step_text(view, share)}.",
-         "The loader has no workers, so nothing overlaps with the computation."],
+        view,
+        mask,
+        share,
+        places,
+        f"{text}: {percent(share)} of the step",
+        0.9,
+        [
+            f"{percent(share)} of the step is the user's code inside the loader, {kind}"
+            f"{step_text(view, share)}.",
+            "The loader has no workers, so nothing overlaps with the computation.",
+        ],
         "Give the DataLoader workers (num_workers > 0, persistent_workers=True), or do this "
         "work once beforehand.",
     )
@@ -87,12 +92,19 @@ def _waits(view: JobView) -> Draft | None:
     place = where(places[0] if places else None, view)
     number = max((int(s.value.get("num_workers") or 0) for s in workers), default=0)
     return _draft(
-        view, mask, share, places,
+        view,
+        mask,
+        share,
+        places,
         f"all ranks wait for their {number or ''} loader workers: {percent(share)} of the step",
         0.85,
-        [f"The training thread waits {percent(share)} of the step for a batch"
-         f"{step_text(view, share)}.",
-         f"The workers spend most time at {place}." if busiest else "No stack of a worker was seen."],
+        [
+            f"The training thread waits {percent(share)} of the step for a batch"
+            f"{step_text(view, share)}.",
+            f"The workers spend most time at {place}."
+            if busiest
+            else "No stack of a worker was seen.",
+        ],
         "Make the workers' code cheaper or start more of them; prefetch further ahead.",
     )
 
@@ -132,12 +144,17 @@ def _restarts(view: JobView) -> Draft | None:
     places = (*setting.places[:1], *(busiest[:1] or setting.places[1:2]))
     at = where(setting.places[0] if setting.places else None, view)
     return _draft(
-        view, mask | waits, share, places,
+        view,
+        mask | waits,
+        share,
+        places,
         f"the loader at {at} starts its workers anew every epoch: {percent(share)} of the time",
         0.9,
-        [f"The loader was started {started} times with persistent_workers=False"
-         f"{step_text(view, share)}.",
-         f"The first batch after each start holds {percent(share)} of the time."],
+        [
+            f"The loader was started {started} times with persistent_workers=False"
+            f"{step_text(view, share)}.",
+            f"The first batch after each start holds {percent(share)} of the time.",
+        ],
         "Set persistent_workers=True, and keep worker start-up cheap.",
     )
 
@@ -159,9 +176,7 @@ def _spikes(view: JobView) -> float:
 
 
 def _data_share(view: JobView) -> float | None:
-    shares = [
-        sum(s.data_ns) / max(sum(s.duration_ns), 1) for s in view.steps.values() if s.data_ns
-    ]
+    shares = [sum(s.data_ns) / max(sum(s.duration_ns), 1) for s in view.steps.values() if s.data_ns]
     return float(np.median(shares)) if shares else None
 
 
@@ -189,16 +204,25 @@ def _custom(view: JobView) -> Draft | None:
         places = hottest(view, queue, view.share_FR.mean(axis=1))
         place = where(places[0], view)
         return _draft(
-            view, queue, share, places,
-            f"all ranks wait at {place} for data from another process: {percent(share)} of the step",
+            view,
+            queue,
+            share,
+            places,
+            f"all ranks wait at {place} for another process's data: {percent(share)} of the step",
             0.8,
-            [f"{percent(share)} of the step goes into receiving and unpickling at {place}"
-             f"{step_text(view, share)}."],
+            [
+                f"{percent(share)} of the step goes into receiving and unpickling at {place}"
+                f"{step_text(view, share)}."
+            ],
             "Send tensors through torch.multiprocessing (shared memory) instead of Python objects.",
         )
     mask = np.array(
-        [r.zone in ("user", "other", "unpickle") and bool(r.project) and is_input(view, r, spine) is True
-         for r in view.rows],
+        [
+            r.zone in ("user", "other", "unpickle")
+            and bool(r.project)
+            and is_input(view, r, spine) is True
+            for r in view.rows
+        ],
         dtype=bool,
     )
     busy = np.where(np.isnan(view.busy_FR), view.share_FR, view.busy_FR)
@@ -208,11 +232,16 @@ def _custom(view: JobView) -> Draft | None:
     places = hottest(view, mask, np.median(view.share_FR, axis=1))
     place = where(places[0] if places else None, view)
     draft = _draft(
-        view, mask, share, places,
+        view,
+        mask,
+        share,
+        places,
         f"all ranks compute their input in the step at {place}: {percent(share)} of it",
         0.6,
-        [f"{percent(share)} of the step is Python that makes the input at {place}"
-         f"{step_text(view, share)}."],
+        [
+            f"{percent(share)} of the step is Python that makes the input at {place}"
+            f"{step_text(view, share)}."
+        ],
         "Make the input in DataLoader workers, or once beforehand.",
     )
     draft.against.append("The step may be this small: little else is done in it.")
@@ -234,7 +263,7 @@ def _draft(
     advice: str,
 ) -> Draft:
     setup = next((s.places for s in _loaders(view) if s.places), ())
-    if setup and len(places) < 2 or (setup and places and setup[0] not in places):
+    if (setup and len(places) < 2) or (setup and places and setup[0] not in places):
         places = (*places[:1], *setup[:1]) if places else setup[:2]
     finding = (
         pattern_finding(view, mask, text=summary)
@@ -254,6 +283,3 @@ def _draft(
         findings=[finding],
         claims=share,
     )
-
-
-__all__ = ["dataloader", "mean_over", "units"]

@@ -174,4 +174,3 @@ def step_text(view: JobView, share: float | None) -> str:
         return ""
     after, before = view.step_ns * (1 - share), view.step_ns
     return f"; without it the step would take {units.duration(after)}, not {units.duration(before)}"
-

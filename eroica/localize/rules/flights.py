@@ -113,7 +113,13 @@ def _sites(view: JobView, entries: Sequence[CollectiveEntry]) -> list[Site]:
             framework = any(has(f.file, *FRAMEWORKS) for f in entry.frames[:first])
             meanings[entry.frames] = (zone, chain, framework)
         zone, chain, framework = meanings[entry.frames]
-        key = (zone, framework, chain[0].file if chain else None, chain[0].name if chain else None)
+        inner = chain[0] if chain else None
+        key: tuple[object, ...] = (
+            zone,
+            framework,
+            inner.file if inner else None,
+            inner.name if inner else None,
+        )
         site = found.setdefault(key, Site(zone, chain, framework))
         counts = chains.setdefault(key, {})
         counts[chain] = counts.get(chain, 0) + 1
@@ -127,8 +133,9 @@ def _sites(view: JobView, entries: Sequence[CollectiveEntry]) -> list[Site]:
         if previous is not None and previous[0] is site:
             site.gap_ns += created - previous[1]
         previous = (site, created)
-    for key, site in found.items():
-        site.chain = max(chains[key], key=lambda c: chains[key][c])
+    for name, site in found.items():
+        counts = chains[name]
+        site.chain = max(counts, key=lambda c: counts[c])
         site.gap_ns = _within_runs(site)
     return list(found.values())
 
@@ -163,8 +170,12 @@ def merged_sites(view: JobView) -> list[tuple[Site, tuple[int, ...]]]:
         pace = pace_of(view, rank)
         for site in pace.sites if pace is not None and pace.steps else ():
             inner = site.chain[0] if site.chain else None
-            key = (site.zone, site.via_framework, inner.file if inner else None,
-                   inner.name if inner else None)
+            key = (
+                site.zone,
+                site.via_framework,
+                inner.file if inner else None,
+                inner.name if inner else None,
+            )
             found.setdefault(key, []).append((rank, site))
     merged: list[tuple[Site, tuple[int, ...]]] = []
     for pairs in found.values():

@@ -106,8 +106,11 @@ def _bad_link(fleet: Fleet, found: FunctionDistances) -> Draft | None:
         return None
     positions = found.positions_A[bad]
     # A ring of the job's healthy rate elsewhere, or, in a job of one ring, the neighbours' bursts.
-    usual = np.where(peer[bad, 1] > found.mu_A[bad] / SLOW_RATE, peer[bad, 1],
-                     np.minimum(1.0, peer[bad, 1] + peer[bad, 2]))
+    usual = np.where(
+        peer[bad, 1] > found.mu_A[bad] / SLOW_RATE,
+        peer[bad, 1],
+        np.minimum(1.0, peer[bad, 1] + peer[bad, 2]),
+    )
     left = float(np.median(found.mu_A[bad] / np.maximum(usual, 1e-6)))
     share = float(np.median(found.beta_A[bad])) * (1 - left)
     neighbours = found.positions_A[low & ~steady]
@@ -140,15 +143,13 @@ def _link_draft(
 ) -> Draft:
     ranks, hosts = fleet.ranks(positions), fleet.hosts(positions)
     mu, sigma = float(np.median(found.mu_A[bad])), float(np.median(found.sigma_A[bad]))
-    name = found.function.name + (f" of group {found.function.group}" if found.function.group
-                                  else "")
+    name = found.function.name + (
+        f" of group {found.function.group}" if found.function.group else ""
+    )
     at = f"{units.rank_phrase(ranks)}{f' on {hosts[0]}' if len(hosts) == 1 else ''}"
     text = f"{at} exchange{'s' if len(ranks) == 1 else ''} at {percent(left)} of the usual rate"
     what = "NVLink" if category == "nvlink_degraded" else "NIC or its link"
-    findings = [
-        _finding(found, fleet, position, text)
-        for position in np.flatnonzero(bad)[:8]
-    ]
+    findings = [_finding(found, fleet, position, text) for position in np.flatnonzero(bad)[:8]]
     return Draft(
         rule="bad_link",
         category=category,
@@ -158,11 +159,14 @@ def _link_draft(
         confidence=0.9,
         summary=f"{text} ({name}): {percent(share)} of the step",
         action="drain",
-        why=[f"{name}: steady at mu {mu:.2f} (sigma {sigma:.2f}) against {float(np.median(usual)):.2f}; "
-             "the neighbours burst and wait.",
-             "A low rate without fluctuation is the link's own; fluctuating ones wait for it."],
-        advice=f"Drain {', '.join(hosts) or 'the host'}, then look at its {what}: link width, error "
-        "counters. No change of code will help.",
+        why=[
+            f"{name}: steady at mu {mu:.2f} (sigma {sigma:.2f}) against "
+            f"{float(np.median(usual)):.2f}; "
+            "the neighbours burst and wait.",
+            "A low rate without fluctuation is the link's own; fluctuating ones wait for it.",
+        ],
+        advice=f"Drain {', '.join(hosts) or 'the host'}, then look at its {what}: link "
+        "width, error counters. No change of code will help.",
         findings=findings,
         hosts=hosts,
         claims=share,
@@ -194,9 +198,7 @@ def slow_ranks(fleet: Fleet) -> list[Draft]:
     work_R = np.asarray(fleet.scan.work_R, np.float64)
     roles = fleet.source.roles_R
     for role in np.unique(roles) if roles is not None else (0,):
-        members = (
-            np.flatnonzero(roles == role) if roles is not None else np.arange(fleet.num_ranks)
-        )
+        members = np.flatnonzero(roles == role) if roles is not None else np.arange(fleet.num_ranks)
         found = slowest(work_R[members])
         if found is None or found.excess < 0.05 or found.share < 0.03:
             continue
@@ -213,7 +215,7 @@ def _is_noise(work_R: Float64, found: Slowest) -> bool:
     middle = float(np.median(rest))
     spread = 1.4826 * float(np.median(np.abs(rest - middle)))
     beyond = float(work_R[list(found.positions)].min()) - middle
-    return beyond < (4.0 + np.sqrt(2 * np.log(max(len(work_R), 2)))) * spread
+    return bool(beyond < (4.0 + np.sqrt(2 * np.log(max(len(work_R), 2)))) * spread)
 
 
 def _slow_draft(fleet: Fleet, positions: Int64, found: Slowest) -> Draft:
@@ -234,25 +236,35 @@ def _slow_draft(fleet: Fleet, positions: Int64, found: Slowest) -> Draft:
     who = f"{units.rank_phrase(ranks)}{f' on {hosts[0]}' if len(hosts) == 1 else ''}"
     text = f"{who} {what if len(ranks) == 1 else _plural(what)}"
     finding = Finding(
-        id="", kind="pattern", rank=ranks[0] if len(ranks) == 1 else None, ranks=ranks,
-        function=function, text=f"{function.name}: {percent(excess[number])} of the step beyond "
+        id="",
+        kind="pattern",
+        rank=ranks[0] if len(ranks) == 1 else None,
+        ranks=ranks,
+        function=function,
+        text=f"{function.name}: {percent(excess[number])} of the step beyond "
         f"the peers, at {percent(rate)} of their rate",
-        details={"excess_by_group": {k: round(v, 4) for k, v in kinds.items()},
-                 "rate": round(rate, 4)})
+        details={
+            "excess_by_group": {k: round(v, 4) for k, v in kinds.items()},
+            "rate": round(rate, 4),
+        },
+    )
     return Draft(
         rule="straggler",
         category=category,
         ranks=ranks,
-        places=(place, *[p for p in function.stack[:1]]),
+        places=(place, *function.stack[:1]),
         share=found.share,
         confidence=0.85,
         summary=f"{text}: {percent(found.share)} of the step",
         action=action,
-        why=[f"{who} work{'s' if len(ranks) == 1 else ''} {percent(found.excess)} of the step "
-             "longer than the median of the peers, who wait for it.",
-             f"The excess is in {group} functions ({percent(kinds[group])} of the step), which "
-             f"run at {percent(rate)} of the peers' rate."],
-        advice="Drain the host and look at clocks, temperature and power." if action == "drain"
+        why=[
+            f"{who} work{'s' if len(ranks) == 1 else ''} {percent(found.excess)} of the step "
+            "longer than the median of the peers, who wait for it.",
+            f"The excess is in {group} functions ({percent(kinds[group])} of the step), which "
+            f"run at {percent(rate)} of the peers' rate.",
+        ],
+        advice="Drain the host and look at clocks, temperature and power."
+        if action == "drain"
         else "Make the work equal over ranks.",
         findings=[finding],
         hosts=hosts,
@@ -324,8 +336,11 @@ def common_python(fleet: Fleet) -> list[Draft]:
         if group == "gc" or found.function.name == "Python GC":
             drafts.append(_pauses(fleet, found, level, wait))
         elif group in ("loader", "loader_wait") and level >= DATA_SHARE:
-            drafts.append(_common_draft(found, "dataloader_bottleneck", level,
-                                        "all ranks wait for their data"))
+            drafts.append(
+                _common_draft(
+                    found, "dataloader_bottleneck", level, "all ranks wait for their data"
+                )
+            )
     return drafts
 
 
@@ -335,10 +350,13 @@ def _pauses(fleet: Fleet, found: FunctionDistances, level: float, wait: float) -
     rate = fleet.pauses_per_step or 1.0 / PAUSE_EVERY
     length = level / rate
     share = min(length * (1 - float(np.exp(-fleet.num_ranks * rate))), level + wait)
-    draft = _common_draft(found, "gc_pause", max(share, level),
-                          "garbage collection stops ranks at different steps")
-    draft.why.append(f"Each rank collects for {percent(level)} of its time; the pauses of "
-                     f"{fleet.num_ranks} ranks fall on different steps and add up.")
+    draft = _common_draft(
+        found, "gc_pause", max(share, level), "garbage collection stops ranks at different steps"
+    )
+    draft.why.append(
+        f"Each rank collects for {percent(level)} of its time; the pauses of "
+        f"{fleet.num_ranks} ranks fall on different steps and add up."
+    )
     draft.rule = "gc"
     return draft
 
@@ -355,11 +373,22 @@ def _common_draft(found: FunctionDistances, category: str, share: float, what: s
         share=share,
         confidence=0.8,
         summary=f"{what}: {percent(share)} of the step",
-        why=[f"{function.name} holds {percent(level)} of the time on the median rank, where "
-             "1 % is expected."],
+        why=[
+            f"{function.name} holds {percent(level)} of the time on the median rank, where "
+            "1 % is expected."
+        ],
         advice="Freeze long-lived objects and collect at the same step on all ranks."
-        if category == "gc_pause" else "Give the loader workers, or make the data cheaper.",
-        findings=[Finding(id="", kind="pattern", function=function, beta=round(level, 4),
-                          expected_distance=round(found.max_expected_distance, 4), text=what)],
+        if category == "gc_pause"
+        else "Give the loader workers, or make the data cheaper.",
+        findings=[
+            Finding(
+                id="",
+                kind="pattern",
+                function=function,
+                beta=round(level, 4),
+                expected_distance=round(found.max_expected_distance, 4),
+                text=what,
+            )
+        ],
         claims=share,
     )

@@ -20,8 +20,7 @@ from eroica.localize.rules.draft import (
     with_setup,
 )
 from eroica.localize.rules.phase import find_spine
-from eroica.localize.rules.view import JobView
-from eroica.localize.source import FunctionInfo
+from eroica.localize.rules.view import Bool, JobView
 from eroica.records import Finding, Place, Setting
 
 DEBUG_ENVIRONMENT: dict[str, tuple[str, float, str]] = {
@@ -39,8 +38,6 @@ DEBUG_ENVIRONMENT: dict[str, tuple[str, float, str]] = {
     "NCCL_DEBUG": (r"trace", 0.2, "logs every call of NCCL"),
     "TORCH_LOGS": (r".*(\+dynamo|output_code|aot|all).*", 0.2, "logs what the compiler does"),
 }
-UNSHARDED = frozenset({"RandomSampler", "SequentialSampler"})
-RANK_WORDS = re.compile(r"\b(get_rank|RANK|LOCAL_RANK|process_index|local_rank|global_rank)\b")
 
 
 def debug_settings(view: JobView) -> list[Draft]:
@@ -102,7 +99,7 @@ def _switch(view: JobView, key: str, what: str, typical: float, found: list[Sett
     )
 
 
-def _busiest(view: JobView) -> "np.ndarray":  # type: ignore[type-arg]
+def _busiest(view: JobView) -> Bool:
     return np.array(
         [bool(r.project) and r.zone in ("backward", "forward", "user") for r in view.rows],
         dtype=bool,
@@ -151,8 +148,10 @@ def oversubscription(view: JobView) -> list[Draft]:
             rank_share=0.8 * lost,
             confidence=0.9 if chosen else 0.7,
             summary=f"{text}: they fight for the cores",
-            why=[f"{text}: {ratio:.0f} runnable threads a core.",
-                 "Each parallel region waits for threads that are not scheduled."],
+            why=[
+                f"{text}: {ratio:.0f} runnable threads a core.",
+                "Each parallel region waits for threads that are not scheduled.",
+            ],
             against=["What it costs here was not measured."],
             advice=f"Set at most {max(1, int(cpus // local))} threads a rank "
             "(torch.set_num_threads or OMP_NUM_THREADS).",
@@ -163,167 +162,8 @@ def oversubscription(view: JobView) -> list[Draft]:
     ]
 
 
-def sampler(view: JobView) -> list[Draft]:
-    """Every rank walks the whole data set: no distributed sampler, and nothing in the loader's
-    arguments depends on the rank. Needs the source: without it nobody can tell."""
-    if view.world_size < 2:
-        return []
-    drafts: list[Draft] = []
-    for place, found in _by_place(view).items():
-        values = [s.value for s in found if isinstance(s.value, dict)]
-        lengths = {v.get("dataset_len") for v in values}
-        ranks = len({id(s) for s in found})
-        if ranks < min(2, view.num_ranks) or len(lengths) != 1 or None in lengths:
-            continue
-        if any(str(v.get("sampler")) not in UNSHARDED for v in values):
-            draft = _wrong_replicas(view, place, values)
-            if draft is not None:
-                drafts.append(draft)
-            continue
-        info = view.project.enclosing(place.file, place.line)
-        if info is None or not _trains_from(info, place) or depends_on_rank(info, place.line):
-            continue
-        drafts.append(_unsharded(view, place, values[0]))
-    return drafts
-
-
-def _by_place(view: JobView) -> dict[Place, list[Setting]]:
-    found: dict[Place, list[Setting]] = {}
-    for setting in view.values("dataloader"):
-        if setting.places:
-            found.setdefault(setting.places[0], []).append(setting)
-    return found
-
-
-def _wrong_replicas(view: JobView, place: Place, values: list[dict[str, object]]) -> Draft | None:
-    replicas = {v.get("num_replicas") for v in values} - {None}
-    positions = [v.get("sampler_rank") for v in values if v.get("sampler_rank") is not None]
-    expected = view.world_size
-    if len(replicas) == 1 and next(iter(replicas)) not in (expected, None):
-        what = f"the sampler splits the data for {next(iter(replicas))} ranks, not {expected}"
-    elif len(positions) > 1 and len(set(positions)) < len(positions):
-        what = "several ranks ask the sampler for the same part of the data"
-    else:
-        return None
-    draft = _unsharded(view, place, values[0])
-    draft.summary = f"{what}, at {where(place, view)}"
-    draft.why = [what[0].upper() + what[1:] + "."]
-    return draft
-
-
-def _unsharded(view: JobView, place: Place, value: dict[str, object]) -> Draft:
-    wasted = 1.0 - 1.0 / view.world_size
-    loop = _iteration_of(view, place)
-    text = (
-        f"the loader at {where(place, view)} has a {value.get('sampler')}: each of "
-        f"{view.world_size} ranks reads all {value.get('dataset_len')} samples"
-    )
-    return Draft(
-        rule="sampler",
-        category="sampler_misconfiguration",
-        ranks="all",
-        places=(place, *([loop] if loop else [])),
-        share=None,
-        rank_share=0.9 * wasted,
-        confidence=0.85,
-        summary=text,
-        why=[text + ".",
-             f"An epoch takes {view.world_size} times the steps it needs; step time is normal.",
-             "Nothing in the loader's arguments depends on the rank."],
-        advice="Give the loader a DistributedSampler and call its set_epoch each epoch.",
-        findings=[Finding(id="", kind="setting", text=text, details=dict(value))],
-        claims=0.0,
-    )
-
-
-def _iteration_of(view: JobView, place: Place) -> Place | None:
-    info = view.project.enclosing(place.file, place.line)
-    name = _bound_name(info, place.line) if info else None
-    for node in info.own_nodes if info and name else ():
-        if isinstance(node, ast.For) and name in {
-            n.id for n in ast.walk(node.iter) if isinstance(n, ast.Name)
-        }:
-            return info.place(node.lineno) if info else None
-    return None
-
-
-def _bound_name(info: FunctionInfo, line: int | None) -> str | None:
-    for node in info.own_nodes:
-        if isinstance(node, ast.Assign) and line is not None:
-            if node.lineno <= line <= (node.end_lineno or node.lineno):
-                target = node.targets[0]
-                if isinstance(target, ast.Name):
-                    return target.id
-                return target.attr if isinstance(target, ast.Attribute) else None
-    return None
-
-
-def _trains_from(info: FunctionInfo, place: Place) -> bool:
-    """Whether the loader built here is the one a training loop runs over.
-
-    Where the loader is returned or handed on, its name decides: loaders for evaluation are often
-    meant to be whole.
-    """
-    name = _bound_name(info, place.line)
-    lowered = (name or info.name).lower()
-    if any(word in lowered for word in ("val", "test", "eval", "dev", "infer")):
-        return False
-    loops = [
-        n
-        for n in info.own_nodes
-        if isinstance(n, ast.For)
-        and name in {m.id for m in ast.walk(n.iter) if isinstance(m, ast.Name)}
-    ]
-    if not loops:
-        return True
-    return any(
-        isinstance(m, ast.Attribute) and m.attr in ("backward", "step")
-        for loop in loops
-        for m in ast.walk(loop)
-    )
-
-
-def depends_on_rank(info: FunctionInfo, line: int | None) -> bool:
-    """Whether anything that reaches the statement at ``line`` was computed from the rank.
-
-    A name is tainted when its assignment mentions the rank or a tainted name; parameters of the
-    function that carry rank in their name are, and so is everything built from ``self`` there.
-    """
-    tainted = {p for p in info.parameters if "rank" in p.lower() or p in ("shard", "part")}
-    assigns = [n for n in info.own_nodes if isinstance(n, ast.Assign | ast.AnnAssign | ast.For)]
-    for _ in range(4):
-        for node in assigns:
-            value = node.iter if isinstance(node, ast.For) else node.value
-            if value is None or not _mentions(value, tainted):
-                continue
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                tainted |= {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
-    for node in info.own_nodes:
-        if isinstance(node, ast.stmt) and line is not None:
-            if node.lineno <= line <= (node.end_lineno or node.lineno) and not isinstance(
-                node, ast.If | ast.For | ast.With | ast.While | ast.Try
-            ):
-                return _mentions(node, tainted)
-    return False
-
-
-def _mentions(node: ast.AST, tainted: set[str]) -> bool:
-    for part in ast.walk(node):
-        if isinstance(part, ast.Name) and part.id in tainted:
-            return True
-        if isinstance(part, ast.Attribute) and "rank" in part.attr.lower():
-            return True
-        if isinstance(part, ast.Constant) and isinstance(part.value, str):
-            if RANK_WORDS.search(part.value):
-                return True
-        if isinstance(part, ast.Name) and RANK_WORDS.search(part.id):
-            return True
-    return False
-
-
 def unused_search(view: JobView) -> list[Draft]:
-    """``find_unused_parameters=True`` where no parameter is unused: DDP itself says so in the log."""
+    """``find_unused_parameters=True`` where none is unused: DDP says so in the log."""
     found = [
         s
         for s in view.values("ddp")

@@ -5,9 +5,6 @@ do beyond their peers is the cause. Work that only they do (an evaluation, a dum
 apart from work that all do and they do slower; sending slowly from work done slowly.
 """
 
-import ast
-from dataclasses import dataclass
-
 import numpy as np
 
 from eroica import units
@@ -21,50 +18,29 @@ from eroica.localize.rules.draft import (
     step_text,
     where,
 )
+from eroica.localize.rules.kinds import Group, category_of
 from eroica.localize.rules.phase import (
-    LOG_WORDS,
-    SAVE_WORDS,
     Spine,
     departure,
     find_spine,
-    has_word,
-    is_input,
-    statement_at,
 )
+from eroica.localize.rules.threads import spinning_thread
 from eroica.localize.rules.view import Bool, Float64, JobView, Row
 from eroica.localize.rules.zones import frame_zone
-from eroica.localize.source_flow import loops
-from eroica.records import Action, Finding, Place
+from eroica.records import Finding, Place
 
 MIN_SHARE = 0.10
+
 MIN_EXCESS = 0.15
+
 MIN_WORK = 0.45
-BUSY_THREAD = 0.5
-EXCLUSIVE = 0.2
-LOWER_RATE = 0.92
-
-
-@dataclass(frozen=True)
-class Group:
-    """Rows that are one activity, with what the slow ranks spend on it beyond their peers."""
-
-    mask: Bool
-    entry: Place | None
-    caller: Place | None
-    excess: float
-    mine: float
-    peers: float
-
-    @property
-    def exclusive(self) -> bool:
-        return self.peers < EXCLUSIVE * self.mine
 
 
 def straggler(view: JobView) -> list[Draft]:
     """Return the cause on few ranks, if there is one."""
     if view.num_ranks < 2:
         return []
-    spinning = _spinning_thread(view)
+    spinning = spinning_thread(view)
     if spinning is not None:
         return [spinning]
     if not view.rows or view.num_ranks < 2:
@@ -145,9 +121,7 @@ def _whole(view: JobView, slow: Bool, found: Slowest) -> Group | None:
 def _activity(row: Row, spine: Spine) -> tuple[object, Place | None, Place | None]:
     """Return what the row is part of: an entry off the spine, else a phase of training."""
     entry, caller = departure(row, spine)
-    phase = next(
-        (z for f in reversed(row.frames) if (z := frame_zone(f)) in PHASES), None
-    )
+    phase = next((z for f in reversed(row.frames) if (z := frame_zone(f)) in PHASES), None)
     if phase is None and row.zone in PHASES:
         phase = row.zone
     if phase is not None:
@@ -188,18 +162,17 @@ def _draft(view: JobView, found: Slowest, group: Group) -> Draft:
     if not group.exclusive:
         extra_F = np.maximum(extra_F - np.median(view.work_FR[:, rest], axis=1), 0.0)
     top = _top_row(view, group, extra_F)
-    category, action, confidence = _category(view, group, top, columns)
+    category, action, confidence = category_of(view, group, top, columns)
     entry = group.entry if group.exclusive and category in ENTRY_CATEGORIES else None
-    places = hottest(view, group.mask, extra_F, entry=entry) or hottest(
-        view, group.mask, extra_F
-    )
+    places = hottest(view, group.mask, extra_F, entry=entry) or hottest(view, group.mask, extra_F)
     if not places and top is not None:
         places = top.frames[:1]
     if category in ENTRY_CATEGORIES and group.caller is not None and len(places) < 2:
         places = (*places, *[p for p in (group.caller,) if p not in places])
     at = where(places[0] if places else None, view)
     who = units.rank_phrase(slow)
-    text = f"{who} {_does(category, at, len(slow))} and hold{'s' if len(slow) == 1 else ''} the other {len(rest)}"
+    s = "s" if len(slow) == 1 else ""
+    text = f"{who} {_does(category, at, len(slow))} and hold{s} the other {len(rest)}"
     finding = pattern_finding(view, group.mask, text=text, ranks=slow)
     arrival = _arrival_findings(view, slow)
     victims = tuple(r for r in view.ranks if r not in slow)
@@ -229,6 +202,7 @@ def _draft(view: JobView, found: Slowest, group: Group) -> Draft:
 
 
 ENTRY_CATEGORIES = ("serialized_on_rank0", "checkpoint_overhead", "straggler_rank_logging")
+
 ADVICE = {
     "straggler_data_loading": "Make its data as cheap as its peers': cache or preprocess it, "
     "spread the expensive samples over ranks, give the loader workers.",
@@ -270,131 +244,6 @@ def _top_row(view: JobView, group: Group, extra_F: Float64) -> Row | None:
     return view.rows[int(weights.argmax())] if weights.any() else None
 
 
-def _category(
-    view: JobView, group: Group, top: Row | None, columns: list[int]
-) -> tuple[str, Action, float]:
-    """Return category, action and confidence for the group's activity."""
-    if top is None:
-        return "straggler_compute", "investigate", 0.5
-    spine = find_spine(view)
-    if _is_sending(view, group, top, columns):
-        return "straggler_network", "drain", 0.8
-    if top.zone in ("gc", "compile"):
-        return {"gc": "gc_pause", "compile": "recompilation"}[top.zone], "patch", 0.8
-    alone = group.entry is not None and group.exclusive
-    if top.zone == "checkpoint" or (alone and has_word(view, top, SAVE_WORDS)):
-        return "checkpoint_overhead", "patch", 0.85
-    if top.zone in ("loader", "loader_wait", "unpickle") and not alone:
-        return "straggler_data_loading", "patch", 0.9
-    if top.zone == "logging" or (alone and has_word(view, top, LOG_WORDS)):
-        return "straggler_rank_logging", "patch", 0.9
-    if alone and is_input(view, top, spine) is not True:
-        return "serialized_on_rank0", "patch", 0.85
-    if is_input(view, top, spine) is True:
-        return "straggler_data_loading", "patch", 0.85
-    if top.zone in ("forward", "backward", "ddp", "optimizer", "other"):
-        return _compute_kind(view, top, columns)
-    if has_word(view, top, LOG_WORDS):
-        return "straggler_rank_logging", "patch", 0.75
-    return "straggler_compute", "patch", 0.7
-
-
-def _compute_kind(view: JobView, top: Row, columns: list[int]) -> tuple[str, Action, float]:
-    """More work, or the same work done slower: by executions a step and by their rate.
-
-    Kernels that all run at a lower rate on a device are the device's fault; the same on a CPU may
-    be the host's. Without either number, work that the user's code does is taken for more work.
-    """
-    more, rate = _compare_execution(view, columns)
-    if more is not None and more > 1.2:
-        return "load_imbalance", "patch", 0.8
-    if rate is not None and rate < LOWER_RATE:
-        if top.kind == "kernel":
-            return "gpu_throttled", "drain", 0.8
-        return "straggler_compute", "investigate", 0.75
-    if view.source == "samples" and top.project:
-        return "load_imbalance", "patch", 0.65
-    return "straggler_compute", "investigate", 0.7
-
-
-def _compare_execution(view: JobView, columns: list[int]) -> tuple[float | None, float | None]:
-    """Return (executions a step, rate of execution) of the slow ranks over their peers'.
-
-    The rate is nanoseconds per execution of the functions both have, weighted by the peers' time.
-    """
-    slow = {view.ranks[c] for c in columns}
-    counts: dict[bool, list[float]] = {True: [], False: []}
-    each: dict[bool, dict[str, list[tuple[float, float]]]] = {True: {}, False: {}}
-    for one in view.patterns:
-        if one.is_sampled:
-            continue
-        side = one.rank in slow
-        total = 0
-        for function, count, spent in zip(
-            one.functions, one.count_F, one.total_ns_F, strict=True
-        ):
-            if function.kind in ("op", "kernel") and count > 0:
-                total += int(count)
-                pair = (float(spent) / float(count), float(spent))
-                each[side].setdefault(function.id, []).append(pair)
-        if total:
-            counts[side].append(total / (one.num_steps or 1))
-    more = None
-    if counts[True] and counts[False] and np.median(counts[False]):
-        more = float(np.mean(counts[True]) / np.median(counts[False]))
-    return more, _rate_of(each[True], each[False])
-
-
-def _rate_of(
-    mine: dict[str, list[tuple[float, float]]], peers: dict[str, list[tuple[float, float]]]
-) -> float | None:
-    ratios, weights = [], []
-    for name in mine.keys() & peers.keys():
-        other = float(np.median([p[0] for p in peers[name]]))
-        own = float(np.mean([p[0] for p in mine[name]]))
-        if own > 0:
-            ratios.append(other / own)
-            weights.append(float(np.median([p[1] for p in peers[name]])))
-    return float(np.average(ratios, weights=weights)) if sum(weights) > 0 else None
-
-
-def _is_sending(view: JobView, group: Group, top: Row, columns: list[int]) -> bool:
-    """The extra time is idle, inside code that issues collectives, while backward or a collective
-    is under way: time on the wire rather than work."""
-    if not top.project:
-        return False
-    in_backward = any(frame_zone(f) == "backward" for f in top.frames)
-    issues = any(_issues_collective(view, place) for place in top.project[:2])
-    if not issues:
-        return False
-    share = float(view.share_FR[np.ix_(group.mask, columns)].sum(axis=0).mean())
-    busy = view.busy_FR[np.ix_(group.mask, columns)]
-    idle = np.isnan(busy).all() or float(np.nansum(busy, axis=0).mean()) < 0.5 * share
-    return bool(idle) and (in_backward or top.zone in ("user", "collective"))
-
-
-def _issues_collective(view: JobView, place: Place) -> bool:
-    """Whether the function's own body calls torch.distributed, by the module's imports."""
-    info = view.project.enclosing(place.file, place.line)
-    if info is None or info.is_module:
-        return False
-    for node in info.own_nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            name = node.func.attr
-            if name in ("all_reduce", "reduce_scatter_tensor", "all_gather", "broadcast", "reduce",
-                        "all_gather_into_tensor", "reduce_scatter", "all_to_all_single",
-                        "all_to_all", "isend", "irecv", "send", "recv"):
-                return not _trains(info)
-    return False
-
-
-def _trains(info: "object") -> bool:
-    return any(
-        isinstance(n, ast.Attribute) and n.attr == "backward"
-        for n in info.own_nodes  # type: ignore[attr-defined]
-    )
-
-
 def _arrival_findings(view: JobView, slow: tuple[int, ...]) -> list[Finding]:
     table = arrival_table([p for p in view.patterns if not p.is_sampled])
     if table is None:
@@ -411,9 +260,13 @@ def arrival_finding(one: LateRank) -> Finding:
         ranks=(one.rank,),
         text=f"rank {one.rank} arrives last in {one.times_last} of {one.out_of} collectives "
         f"and holds the others for {units.duration(one.held_ns)}",
-        details={"times_last": one.times_last, "collectives": one.out_of,
-                 "held_ns": one.held_ns, "share": round(one.share, 4),
-                 "function": one.function_id},
+        details={
+            "times_last": one.times_last,
+            "collectives": one.out_of,
+            "held_ns": one.held_ns,
+            "share": round(one.share, 4),
+            "function": one.function_id,
+        },
     )
 
 
@@ -426,119 +279,3 @@ def _against(view: JobView, found: Slowest, group: Group) -> list[str]:
         if steps and max(steps) < 3:
             said.append(f"The window holds {max(steps)} step{'s' if max(steps) > 1 else ''} only.")
     return said
-
-
-def _spinning_thread(view: JobView) -> Draft | None:
-    """A thread of the project that never rests takes the interpreter lock from the trainer.
-
-    Whether it runs is not enough: a thread that waits for the lock looks idle to the kernel. So a
-    thread counts whose samples stand on the tests of a loop, never in a call that blocks.
-    """
-    totals: dict[object, Float64] = {}
-    spins: dict[object, Float64] = {}
-    busy: dict[object, Float64] = {}
-    masks: dict[object, Bool] = {}
-    for position, row in enumerate(view.others):
-        if not row.process.startswith("thread") or not row.project:
-            continue
-        key = (row.process, row.project[-1].file, row.project[-1].name)
-        zeros = np.zeros(view.num_ranks)
-        share = view.others_share_FR[position]
-        totals[key] = totals.get(key, zeros) + share
-        busy[key] = busy.get(key, zeros) + np.nan_to_num(view.others_busy_FR[position])
-        if _tests_a_loop(view, row):
-            spins[key] = spins.get(key, zeros) + share
-            masks.setdefault(key, np.zeros(len(view.others), dtype=bool))[position] = True
-    knows = bool(np.isfinite(view.others_busy_FR).any())
-    for key in sorted(spins, key=lambda k: -float(spins[k].max())):
-        column = int(spins[key].argmax())
-        spinning = float(spins[key][column])
-        on_cpu = float(busy[key][column])
-        if spinning >= BUSY_THREAD * float(totals[key][column]) and spinning >= BUSY_THREAD:
-            if not knows or on_cpu >= 0.1:
-                return _thread_draft(view, spins[key], masks[key])
-    return None
-
-
-def _tests_a_loop(view: JobView, row: Row) -> bool:
-    """The thread stands on a ``while`` or ``if`` test, ``pass`` or ``continue`` in a loop that
-    never waits."""
-    site = row.project[0]
-    if row.frames[0] != site and not _quick(row):
-        return False
-    info = view.project.enclosing(site.file, site.line)
-    if info is None or site.line is None:
-        return False
-    statement = statement_at(info, site.line)
-    if not isinstance(statement, ast.While | ast.If | ast.Pass | ast.Continue):
-        return False
-    loop = next((b.node for b in loops(info, site.line) if isinstance(b.node, ast.While)), None)
-    if loop is None and isinstance(statement, ast.While):
-        loop = statement
-    return loop is not None and not _waits_first(loop)
-
-
-def _quick(row: Row) -> bool:
-    """Library calls that return at once: ``Queue.empty``, ``Event.is_set`` and the like."""
-    return row.frames[0].name.rsplit(".", 1)[-1] in ("empty", "qsize", "is_set", "is_alive", "full",
-                                                     "_qsize", "locked", "poll", "done")
-
-
-def _waits_first(loop: ast.While) -> bool:
-    """Whether the idle way through the loop sleeps or blocks: each does, or the branch taken when
-    nothing is there does."""
-    for statement in loop.body:
-        if isinstance(statement, ast.If):
-            if any(isinstance(n, ast.Continue) for n in statement.body):
-                return any(_blocks(n) for n in statement.body)
-            if statement.orelse and any(_blocks(n) for n in statement.orelse):
-                return True
-            continue
-        if _blocks(statement):
-            return True
-    return False
-
-
-def _blocks(node: ast.AST) -> bool:
-    for part in ast.walk(node):
-        if isinstance(part, ast.Call):
-            name = part.func.attr if isinstance(part.func, ast.Attribute) else getattr(
-                part.func, "id", "")
-            if name in ("sleep", "wait", "get", "acquire", "join", "recv", "select", "result"):
-                return True
-    return False
-
-
-def _thread_draft(view: JobView, spins_R: Float64, mask: Bool) -> Draft:
-    top = float(spins_R.max())
-    guilty = view.ranks_where(spins_R > 0.5 * top)
-    everyone = len(guilty) == view.num_ranks
-    weights: dict[tuple[Place, ...], float] = {}
-    for position in np.flatnonzero(mask):
-        chain = view.others[position].project[:2]
-        weights[chain] = weights.get(chain, 0.0) + float(view.others_share_FR[position].sum())
-    places = max(weights, key=lambda c: weights[c])
-    at = where(places[0], view)
-    rest = [r for r in view.ranks if r not in guilty]
-    who = "a thread of all ranks" if everyone else f"a thread of {units.rank_phrase(guilty)}"
-    text = f"{who} runs without rest at {at} and takes the interpreter from the training thread"
-    return Draft(
-        rule="spinning_thread",
-        category="polling_wait" if everyone else "straggler_compute",
-        ranks="all" if everyone else guilty,
-        places=places,
-        share=None,
-        rank_share=min(0.9, top),
-        confidence=0.9,
-        summary=text,
-        why=[f"In {percent(top)} of the samples that thread tests its loop and never blocks.",
-             "Python runs one thread at a time: the training thread waits for it at every "
-             "instruction" + (f", and {units.rank_phrase(rest)} for that rank." if rest else ".")],
-        against=["What it costs here was not measured."],
-        advice="Block on the queue (get with a time-out) or sleep instead of spinning.",
-        findings=[Finding(id="", kind="stack", ranks=guilty, text=text,
-                          details={"spinning": {str(r): round(float(b), 3) for r, b in
-                                                zip(view.ranks, spins_R, strict=True)}})],
-        victims=tuple(rest),
-        claims=top,
-    )

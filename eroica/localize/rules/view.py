@@ -29,6 +29,7 @@ from eroica.records import (
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
+STALL_FACTOR = 3.0
 COLLECTIVE_ZONES: tuple[Zone, ...] = ("collective", "object_collective", "barrier")
 
 
@@ -155,7 +156,7 @@ class JobView:
         ranks = self.settings if rank is None else {rank: self.settings.get(rank, ())}
         return [s for r in sorted(ranks) for s in ranks[r] if s.key == key]
 
-    def value(self, key: str, default: Any = None) -> Any:
+    def value(self, key: str, default: Any = None) -> Any:  # noqa: ANN401
         """Return the value most ranks report."""
         found = [s.value for s in self.values(key)]
         if not found:
@@ -188,6 +189,13 @@ def _is_hooked(row: Row) -> bool:
         if frame_zone(frame) == "backward":
             return False
     return False
+
+
+def _profiles(frames: Sequence[Place]) -> bool:
+    """Whether a stack is inside a profiler's start or stop."""
+    return any(
+        "torch/profiler/" in (f.file or "") or "collect/hook" in (f.file or "") for f in frames
+    )
 
 
 def build_view(
@@ -226,6 +234,10 @@ def build_view(
         source = "samples" if chosen[0].is_sampled else "profiler"
         for one in chosen:
             table.add_patterns(one)
+    if source != "samples":
+        for rank_evidence in evidence.ranks if evidence else ():
+            table.add_stalls(rank_evidence)
+        source = "profiler" if source == "none" and table.rows else source
     ranks = tuple(sorted(set(table.ranks) | set(hosts)))
     share, busy, rows = table.arrays(ranks, "")
     others_share, others_busy, others = table.arrays(ranks, None)
@@ -256,7 +268,7 @@ class _Table:
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        self.row_ids: dict[Any, int] = {}
+        self.row_ids: dict[object, int] = {}
         self.rows: list[Row] = []
         self.cells: dict[int, dict[int, list[float]]] = {}
         self.weights: dict[int, float] = {}
@@ -265,7 +277,9 @@ class _Table:
     def ranks(self) -> list[int]:
         return list(self.cells)
 
-    def _row(self, key: Any, frames: tuple[Place, ...], kind: str, process: str, fid: str) -> int:
+    def _row(
+        self, key: object, frames: tuple[Place, ...], kind: str, process: str, fid: str
+    ) -> int:
         found = self.row_ids.get(key)
         if found is None:
             found = self.row_ids[key] = len(self.rows)
@@ -302,6 +316,38 @@ class _Table:
             row = self._row((stack.frames, process), stack.frames, "python", process, "")
             busy = stack.active_count / num_samples if knows_busy else np.nan
             self._add(rank, row, stack.count / num_samples, busy)
+
+    def add_stalls(self, evidence: RankEvidence) -> None:
+        """Stacks taken in steps far over the median, with the share of time such steps take.
+
+        A window of a few steps misses what happens every hundredth; these samples stand for it.
+        Start-up and the profiler's own windows are left out.
+        """
+        steps = evidence.steps
+        if steps is None or not evidence.stalls or len(steps.duration_ns) < 10:
+            return
+        durations = np.asarray(steps.duration_ns, dtype=np.float64)
+        begin = warm_up(durations)
+        kept = durations[begin:]
+        rare = kept > STALL_FACTOR * np.median(kept)
+        share = float(kept[rare].sum() / kept.sum()) if kept.sum() else 0.0
+        stacks = [
+            thread.frames
+            for stall in evidence.stalls
+            if stall.step >= steps.first_step + begin
+            for thread in stall.stacks.threads
+            if thread.is_main and thread.frames and not _profiles(thread.frames)
+        ]
+        if not stacks or share <= 0:
+            return
+        cells = self.cells.setdefault(evidence.rank, {})
+        for cell in cells.values():
+            cell[0] *= 1 - share
+            cell[1] *= 1 - share
+        weight = self.weights.setdefault(evidence.rank, 1.0)
+        for frames in stacks:
+            row = self._row((frames, ""), frames, "python", "", "")
+            self._add(evidence.rank, row, share * weight / len(stacks), np.nan)
 
     def _outside_training(self, stacks: Sequence[SampledStack], main: str) -> list[SampledStack]:
         """Samples of the training thread while it imported, or ended, or was caught half-way.

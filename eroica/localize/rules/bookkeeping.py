@@ -1,0 +1,134 @@
+"""Metrics, logs and other plain Python that all ranks do in the step besides training."""
+
+import numpy as np
+
+from eroica.localize.rules.draft import (
+    Draft,
+    hottest,
+    pattern_finding,
+    percent,
+    step_text,
+    where,
+)
+from eroica.localize.rules.phase import (
+    LOG_WORDS,
+    departure,
+    find_spine,
+    has_word,
+    is_input,
+)
+from eroica.localize.rules.view import Bool, Float64, JobView
+
+SYNC_MARKS = (".item()", ".tolist()", ".cpu()", "synchronize(", ".numpy()")
+
+
+def bookkeeping(view: JobView) -> list[Draft]:
+    """Metrics, logs and other Python that every rank does in the step besides training."""
+    if not view.rows:
+        return []
+    spine = find_spine(view)
+    if not spine.keys:
+        return []
+    weights_F = np.median(view.work_FR, axis=1)
+    groups: dict[object, list[int]] = {}
+    for position, row in enumerate(view.rows):
+        if weights_F[position] <= 0 or not row.project:
+            continue
+        if row.zone not in ("user", "logging", "other", "forward"):
+            continue
+        entry, caller = departure(row, spine)
+        if row.zone == "forward" and (entry is None or is_input(view, row, spine) is not False):
+            continue  # the model's own forward, or input made by modules
+        if row.zone != "logging" and is_input(view, row, spine) is not False:
+            continue
+        if entry is None:
+            key: object = ("line", caller)
+        else:
+            key = (entry.file, entry.name)
+        groups.setdefault(key, []).append(position)
+    drafts = []
+    for positions in groups.values():
+        mask = np.zeros(len(view.rows), dtype=bool)
+        mask[positions] = True
+        share = float(np.median(view.sum(mask, view.work_FR)))
+        if share >= max(0.12, view.parameters.common_share) and _model_forward(view, mask) < 0.5:
+            drafts.append(_bookkeeping(view, mask, share, weights_F))
+    return drafts
+
+
+def _model_forward(view: JobView, mask: Bool) -> float:
+    """Share of the group inside nn.Module calls: a loss or a second model is the job's work."""
+    inside = mask & np.array([r.zone == "forward" for r in view.rows], dtype=bool)
+    total = float(view.sum(mask).sum())
+    return float(view.sum(inside).sum()) / total if total else 0.0
+
+
+def _bookkeeping(view: JobView, mask: Bool, share: float, weights_F: Float64) -> Draft:
+    places = hottest(view, mask, weights_F)
+    rows = [view.rows[i] for i in np.flatnonzero(mask)]
+    numbers = np.flatnonzero(mask)
+    top = view.rows[int(numbers[weights_F[numbers].argmax()])]
+    lines = " ".join(view.project.line_text(p.file, p.line) for p in places)
+    is_log = has_word(view, top, LOG_WORDS) or any(r.zone == "logging" for r in rows)
+    on_device = view.device.startswith("cuda")
+    category = "logging_overhead" if is_log else "python_overhead"
+    if on_device and any(mark in lines for mark in SYNC_MARKS):
+        category = "host_sync"
+    place = where(places[0] if places else None, view)
+    text = f"all ranks spend {percent(share)} of the step in {place}, outside training"
+    return Draft(
+        rule="bookkeeping",
+        category=category,
+        ranks="all",
+        places=places,
+        share=share,
+        confidence=0.85 if is_log else 0.65,
+        summary=text,
+        why=[
+            f"{place} is called after the backward pass in every step and holds "
+            f"{percent(share)} of it{step_text(view, share)}.",
+            "It is neither the model, the optimizer nor the loader.",
+        ],
+        against=[] if is_log else ["The step may need this work; its name does not say."],
+        advice="Do it every N steps, or hand it to a background thread.",
+        findings=[pattern_finding(view, mask, text=text)],
+        claims=share,
+    )
+
+
+def python_in_step(view: JobView) -> list[Draft]:
+    """Plain Python in the spine's own body, where no call is to blame."""
+    spine = find_spine(view)
+    if not view.rows or not spine.keys:
+        return []
+    weights_F = np.median(view.work_FR, axis=1)
+    mask = np.array(
+        [
+            r.zone == "user"
+            and bool(r.project)
+            and r.project[0] == r.frames[0]
+            and departure(r, spine)[0] is None
+            for r in view.rows
+        ],
+        dtype=bool,
+    )
+    share = float(np.median(view.sum(mask, view.work_FR)))
+    if share < 0.3:
+        return []
+    places = hottest(view, mask, weights_F)
+    text = f"{percent(share)} of the step is plain Python at {where(places[0], view)}"
+    return [
+        Draft(
+            rule="python_in_step",
+            category="python_overhead",
+            ranks="all",
+            places=places,
+            share=share,
+            confidence=0.55,
+            summary=text,
+            why=[text + "."],
+            advice="Move it out of the loop or into tensor operations.",
+            findings=[pattern_finding(view, mask, text=text)],
+            claims=share,
+        )
+    ]

@@ -1,0 +1,182 @@
+"""Every rank reads what only some should: loaders without a distributed sampler."""
+
+import ast
+import re
+
+from eroica.localize.rules.draft import (
+    Draft,
+    where,
+)
+from eroica.localize.rules.view import JobView
+from eroica.localize.source import FunctionInfo
+from eroica.records import Finding, Place, Setting
+
+UNSHARDED = frozenset({"RandomSampler", "SequentialSampler"})
+
+RANK_WORDS = re.compile(r"\b(get_rank|RANK|LOCAL_RANK|process_index|local_rank|global_rank)\b")
+
+
+def sampler(view: JobView) -> list[Draft]:
+    """Every rank walks the whole data set: no distributed sampler, and nothing in the loader's
+    arguments depends on the rank. Needs the source: without it nobody can tell."""
+    if view.world_size < 2:
+        return []
+    drafts: list[Draft] = []
+    for place, found in _by_place(view).items():
+        values = [s.value for s in found if isinstance(s.value, dict)]
+        lengths = {v.get("dataset_len") for v in values}
+        ranks = len({id(s) for s in found})
+        if ranks < min(2, view.num_ranks) or len(lengths) != 1 or None in lengths:
+            continue
+        if any(str(v.get("sampler")) not in UNSHARDED for v in values):
+            draft = _wrong_replicas(view, place, values)
+            if draft is not None:
+                drafts.append(draft)
+            continue
+        info = view.project.enclosing(place.file, place.line)
+        if info is None or not _trains_from(info, place) or depends_on_rank(info, place.line):
+            continue
+        drafts.append(_unsharded(view, place, values[0]))
+    return drafts
+
+
+def _by_place(view: JobView) -> dict[Place, list[Setting]]:
+    found: dict[Place, list[Setting]] = {}
+    for setting in view.values("dataloader"):
+        if setting.places:
+            found.setdefault(setting.places[0], []).append(setting)
+    return found
+
+
+def _wrong_replicas(view: JobView, place: Place, values: list[dict[str, object]]) -> Draft | None:
+    replicas = {v.get("num_replicas") for v in values} - {None}
+    positions = [v.get("sampler_rank") for v in values if v.get("sampler_rank") is not None]
+    expected = view.world_size
+    if len(replicas) == 1 and next(iter(replicas)) not in (expected, None):
+        what = f"the sampler splits the data for {next(iter(replicas))} ranks, not {expected}"
+    elif len(positions) > 1 and len(set(positions)) < len(positions):
+        what = "several ranks ask the sampler for the same part of the data"
+    else:
+        return None
+    draft = _unsharded(view, place, values[0])
+    draft.summary = f"{what}, at {where(place, view)}"
+    draft.why = [what[0].upper() + what[1:] + "."]
+    return draft
+
+
+def _unsharded(view: JobView, place: Place, value: dict[str, object]) -> Draft:
+    wasted = 1.0 - 1.0 / view.world_size
+    loop = _iteration_of(view, place)
+    text = (
+        f"the loader at {where(place, view)} has a {value.get('sampler')}: each of "
+        f"{view.world_size} ranks reads all {value.get('dataset_len')} samples"
+    )
+    return Draft(
+        rule="sampler",
+        category="sampler_misconfiguration",
+        ranks="all",
+        places=(place, *([loop] if loop else [])),
+        share=None,
+        rank_share=0.9 * wasted,
+        confidence=0.85,
+        summary=text,
+        why=[
+            text + ".",
+            f"An epoch takes {view.world_size} times the steps it needs; step time is normal.",
+            "Nothing in the loader's arguments depends on the rank.",
+        ],
+        advice="Give the loader a DistributedSampler and call its set_epoch each epoch.",
+        findings=[Finding(id="", kind="setting", text=text, details=dict(value))],
+        claims=0.0,
+    )
+
+
+def _iteration_of(view: JobView, place: Place) -> Place | None:
+    info = view.project.enclosing(place.file, place.line)
+    name = _bound_name(info, place.line) if info else None
+    for node in info.own_nodes if info and name else ():
+        if isinstance(node, ast.For) and name in {
+            n.id for n in ast.walk(node.iter) if isinstance(n, ast.Name)
+        }:
+            return info.place(node.lineno) if info else None
+    return None
+
+
+def _bound_name(info: FunctionInfo, line: int | None) -> str | None:
+    for node in info.own_nodes:
+        if isinstance(node, ast.Assign) and _spans(node, line):
+            target = node.targets[0]
+            if isinstance(target, ast.Name):
+                return target.id
+            return target.attr if isinstance(target, ast.Attribute) else None
+    return None
+
+
+def _spans(node: ast.stmt, line: int | None) -> bool:
+    return line is not None and node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _trains_from(info: FunctionInfo, place: Place) -> bool:
+    """Whether the loader built here is the one a training loop runs over.
+
+    Where the loader is returned or handed on, its name decides: loaders for evaluation are often
+    meant to be whole.
+    """
+    name = _bound_name(info, place.line)
+    lowered = (name or info.name).lower()
+    if any(word in lowered for word in ("val", "test", "eval", "dev", "infer")):
+        return False
+    loops = [
+        n
+        for n in info.own_nodes
+        if isinstance(n, ast.For)
+        and name in {m.id for m in ast.walk(n.iter) if isinstance(m, ast.Name)}
+    ]
+    if not loops:
+        return True
+    return any(
+        isinstance(m, ast.Attribute) and m.attr in ("backward", "step")
+        for loop in loops
+        for m in ast.walk(loop)
+    )
+
+
+def depends_on_rank(info: FunctionInfo, line: int | None) -> bool:
+    """Whether anything that reaches the statement at ``line`` was computed from the rank.
+
+    A name is tainted when its assignment mentions the rank or a tainted name; parameters of the
+    function that carry rank in their name are, and so is everything built from ``self`` there.
+    """
+    tainted = {p for p in info.parameters if "rank" in p.lower() or p in ("shard", "part")}
+    assigns = [n for n in info.own_nodes if isinstance(n, ast.Assign | ast.AnnAssign | ast.For)]
+    for _ in range(4):
+        for node in assigns:
+            value = node.iter if isinstance(node, ast.For) else node.value
+            if value is None or not _mentions(value, tainted):
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                tainted |= {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+    blocks = ast.If | ast.For | ast.With | ast.While | ast.Try
+    for statement in info.own_nodes:
+        if (
+            isinstance(statement, ast.stmt)
+            and not isinstance(statement, blocks)
+            and _spans(statement, line)
+        ):
+            return _mentions(statement, tainted)
+    return False
+
+
+def _mentions(node: ast.AST, tainted: set[str]) -> bool:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name) and part.id in tainted:
+            return True
+        if isinstance(part, ast.Attribute) and "rank" in part.attr.lower():
+            return True
+        text = part.value if isinstance(part, ast.Constant) else None
+        if isinstance(text, str) and RANK_WORDS.search(text):
+            return True
+        if isinstance(part, ast.Name) and RANK_WORDS.search(part.id):
+            return True
+    return False
