@@ -109,3 +109,12 @@ def test_one_long_step_is_a_stall_and_not_a_slow_job():
 def test_best_and_last_mean():
     assert best_and_last_ms([1_000_000] * 20 + [3_000_000] * 20) == (1.0, 3.0)
     assert best_and_last_ms([2_000_000, 4_000_000]) == (2.0, 4.0)
+
+
+def test_a_rank_that_waits_for_a_core_is_not_stuck():
+    after = look(1, total_cpu_ns=S // 20, waiting_ns=int(0.9 * S))
+    assert progress_between(look(0), after) is Progress.WEAK
+
+
+def test_the_pause_of_our_own_window_is_not_a_stuck_job():
+    assert progress_between(look(0), look(1, is_profiled=True)) is Progress.WEAK

@@ -93,19 +93,20 @@ def read_command(pid: int) -> tuple[str, ...]:
     return tuple(text.rstrip("\0").split("\0")) if text else ()
 
 
-def thread_cpu_ns(pid: int, tid: int) -> int | None:
-    """Return the CPU time of a thread; schedstat has nanoseconds, stat has ticks."""
+def thread_cpu_ns(pid: int, tid: int) -> tuple[int, int]:
+    """Return how long a thread was on a CPU and how long it waited for one, in ns."""
     fields = read_text(f"/proc/{pid}/task/{tid}/schedstat").split()
-    return int(fields[0]) if fields else None
+    return (int(fields[0]), int(fields[1])) if len(fields) > 1 else (0, 0)
 
 
-def process_cpu_ns(pid: int) -> int:
-    """Return the summed CPU time of a process's living threads in ns; 0 when it is gone."""
+def process_cpu_ns(pid: int) -> tuple[int, int]:
+    """Return CPU time and time waiting for a CPU, summed over a process's living threads, in ns."""
     try:
         tids = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
     except OSError:
-        return 0
-    return sum(thread_cpu_ns(pid, int(tid)) or 0 for tid in tids)
+        return 0, 0
+    times = [thread_cpu_ns(pid, int(tid)) for tid in tids]
+    return sum(cpu for cpu, _ in times), sum(wait for _, wait in times)
 
 
 def io_bytes(pid: int) -> int:
@@ -135,7 +136,7 @@ def read_process(pid: int) -> ProcessState | None:
         parent_pid=stat.parent_pid,
         command=" ".join(read_command(pid)),
         state=stat.state,
-        cpu_ns=process_cpu_ns(pid) or stat.cpu_ns,
+        cpu_ns=process_cpu_ns(pid)[0] or stat.cpu_ns,
         read_bytes=int(io["rchar"]) if "rchar" in io else None,
         written_bytes=int(io["wchar"]) if "wchar" in io else None,
         resident_bytes=int(pages[1]) * os.sysconf("SC_PAGESIZE") if len(pages) > 1 else None,

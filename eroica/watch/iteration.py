@@ -16,6 +16,8 @@ from eroica.collect.rings import Event
 Token = tuple[int, int]
 _MAX_PERIOD = 512
 _MAX_TOKENS = 8192
+_FEW_STEPS = 4
+_LONG_NS = 6_000_000_000  # M equal iterations may take longer than a user waits
 
 
 def find_period(tokens: Sequence[Token], repeats: int) -> int | None:
@@ -73,6 +75,13 @@ class Iteration:
     @property
     def is_learned(self) -> bool:
         return self.period is not None
+
+    @property
+    def is_slow_enough(self) -> bool:
+        """Whether steps are so long that waiting for M of them would be waiting too long."""
+        if len(self.steps) < _FEW_STEPS:
+            return False
+        return self.steps[-1].end_ns - self.steps[0].start_ns > _LONG_NS
 
     @property
     def border(self) -> Token | None:

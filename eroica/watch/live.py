@@ -9,6 +9,7 @@ from pathlib import Path
 from eroica.collect import proc
 from eroica.collect.asking import NoAnswer, ask
 from eroica.collect.gather import RankCapture, StackSample, read_ending, take_stacks
+from eroica.collect.hook import layout
 from eroica.collect.processes import LiveJob, LiveRank, find_jobs
 from eroica.collect.rings import RingReader, find_rings
 from eroica.config import Parameters
@@ -86,7 +87,10 @@ class WatchedJob:
 
     @property
     def is_learned(self) -> bool:
-        return any(rank.iteration.is_learned for rank in self.ranks.values())
+        return any(
+            rank.iteration.is_learned or rank.iteration.is_slow_enough
+            for rank in self.ranks.values()
+        )
 
     def live_job(self, command: tuple[str, ...] = ()) -> LiveJob:
         """Return the job as ``collect`` gathers from it."""
@@ -201,7 +205,7 @@ class WatchedJob:
         """Look at all living ranks once; stacks and collectives only where they are wanted."""
         places: dict[int, tuple[str, ...]] = {}
         if are_places_wanted:
-            self._take_samples()
+            self.take_samples()
             places = {rank.rank: training_places(rank) for rank in self.alive}
         stats = proc.all_stats()
         return {
@@ -209,7 +213,8 @@ class WatchedJob:
             for rank in self.alive
         }
 
-    def _take_samples(self) -> None:
+    def take_samples(self) -> None:
+        """Take one stack sample of each living rank; the last few are kept."""
         captures = {r.rank: RankCapture(r.rank, r.live.pid, r.live.local_rank) for r in self.alive}
         take_stacks(captures, {}, are_children_wanted=False)
         for rank, capture in captures.items():
@@ -227,14 +232,17 @@ class WatchedJob:
         children = proc.descendants(pid, stats)
         thread = (rank.ring.thread if rank.ring is not None else None) or pid
         own = stats.get(pid)
+        times = [proc.process_cpu_ns(p) for p in [pid, *children]]
         return Activity(
             time_ns=time.monotonic_ns(),
             position=rank.ring.position if rank.ring is not None else 0,
-            training_cpu_ns=proc.thread_cpu_ns(pid, thread) or 0,
-            total_cpu_ns=sum(proc.process_cpu_ns(p) for p in [pid, *children]),
+            training_cpu_ns=proc.thread_cpu_ns(pid, thread)[0],
+            total_cpu_ns=sum(cpu for cpu, _ in times),
+            waiting_ns=sum(wait for _, wait in times),
             io_bytes=sum(proc.io_bytes(p) for p in [pid, *children]),
             retired=self._retired(rank) if is_retired_wanted else 0,
             places=places,
+            is_profiled=rank.ring is not None and bool(rank.ring.count(layout.W_WINDOW)),
             is_stopped=own is not None and own.state in "Tt",
         )
 

@@ -10,6 +10,7 @@ from eroica.units import NS_PER_S
 
 _QUIET_CPU = 0.03  # of a core: what a thread uses that only wakes up to look
 _BUSY_CPU = 0.10
+_STARVED = 0.6  # of a core, on it or waiting for it
 _QUIET_IO_BYTES_PER_S = 64 * 1024
 _PATIENCE = 4  # times the limit, where there are weak signs of life
 
@@ -34,6 +35,8 @@ class Activity:
     training_cpu_ns: int = 0
     total_cpu_ns: int = 0
     """All threads of the rank and of its children."""
+    waiting_ns: int = 0
+    """Time they were ready to run and waited for a core."""
     io_bytes: int = 0
     retired: int = 0
     """Collectives completed, over all groups; 0 where it cannot be known."""
@@ -41,6 +44,8 @@ class Activity:
     """User functions on the training thread's stack; empty where it was not taken."""
     is_alive: bool = True
     is_stopped: bool = False
+    is_profiled: bool = False
+    """A window of ours is open or being closed: what looks like a stop may be its pause."""
 
 
 def progress_between(before: Activity, after: Activity) -> Progress:
@@ -55,7 +60,9 @@ def progress_between(before: Activity, after: Activity) -> Progress:
     # A heartbeat's collectives finish also while the training thread waits for ever.
     if (moved and training >= _BUSY_CPU) or (retired and (moved or training >= _QUIET_CPU)):
         return Progress.STRONG
-    busy = retired or training >= _QUIET_CPU or total >= _BUSY_CPU
+    # On an overloaded host a working rank gets little CPU: then it waits for a core.
+    starved = total + (after.waiting_ns - before.waiting_ns) / NS_PER_S / seconds >= _STARVED
+    busy = retired or training >= _QUIET_CPU or total >= _BUSY_CPU or starved or after.is_profiled
     io = (after.io_bytes - before.io_bytes) / seconds > _QUIET_IO_BYTES_PER_S
     return Progress.WEAK if busy or io else Progress.NONE
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from eroica.columns import RankPatterns
 from eroica.config import Parameters
 from eroica.records import Samples, Setting, StepTimes
-from eroica.watch.live import WatchedJob
+from eroica.watch.frames import is_hook_file
+from eroica.watch.live import WatchedJob, WatchedRank
 from eroica.watch.sampling import Profile
 from eroica.watch.stalls import StallWatch
 from eroica.watch.summaries import summarize_profiles, summarize_traces
@@ -49,6 +50,7 @@ class Collection:
         self._seen_at: float | None = None
         self._window_ended_at = 0.0
         self._is_last_taken = False
+        self._is_crowded: bool | None = None
         self._busy_ns: list[tuple[int, int]] = []
         self._busy_since_ns = 0
 
@@ -96,6 +98,12 @@ class Collection:
                 self._end_window(window, now)
             return
         since = now - self._learned_at
+        if self._is_crowded is None and since > _SETTLE_S:
+            self._is_crowded = has_busy_threads(self.job)
+            if self._is_crowded:
+                self.progress("other Python threads are busy: sampling instead of profiling")
+        if self._is_crowded:
+            return
         due = len(self.windows.done) < 2 and since > _SETTLE_S
         last = since > self.after_s - _LAST_LEAD_S and not self._is_last_taken
         if (due or last) and not self._is_silent():
@@ -178,3 +186,33 @@ class Collection:
     def close(self) -> None:
         self._end_profile()
         self.windows.close()
+
+
+def has_busy_threads(job: WatchedJob, *, looks: int = 4, gap_s: float = 0.03) -> bool:
+    """Whether a Python thread beside the training thread is at work all the time.
+
+    Each of its calls would be an event of a window: one spinning thread writes a million a
+    second, and the pause of stop() would be as long.
+    """
+    busy: dict[tuple[int, int], int] = {}
+    for _ in range(looks):
+        job.take_samples()
+        for rank in job.alive:
+            for thread in _busy_threads(rank):
+                busy[rank.rank, thread] = busy.get((rank.rank, thread), 0) + 1
+        time.sleep(gap_s)
+    return any(count == looks for count in busy.values())
+
+
+def _busy_threads(rank: WatchedRank) -> list[int]:
+    training = (rank.ring.thread if rank.ring is not None else None) or rank.live.pid
+    if not rank.stacks:
+        return []
+    return [
+        thread["os_thread_id"]
+        for thread in rank.stacks[-1].threads
+        if thread.get("active")
+        and thread.get("os_thread_id") not in (training, None)
+        and thread["frames"]
+        and not is_hook_file(thread["frames"][-1]["filename"])
+    ]
