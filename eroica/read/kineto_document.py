@@ -22,6 +22,7 @@ from eroica.records import Warning
 BLOCK_BYTES = 1 << 22
 LARGEST_ELEMENT = 1 << 26
 """An event or a value over 64 MB is taken for a string that was never closed."""
+LARGEST_REPAIRED = 1 << 20
 _KEPT_VALUE = 1 << 20
 """Metadata beyond this (logs some versions embed) is dropped, save for distributedInfo."""
 _SPACE = b" \t\r\n"
@@ -177,6 +178,7 @@ class TraceDocument:
                 return True
             self._at = max(self._at, self._end - 64)  # the key may straddle two reads
             if not self._fill():
+                self._at = self._end
                 return False
 
     # --- the events -------------------------------------------------------------------------
@@ -193,24 +195,24 @@ class TraceDocument:
             if status == scan.NEED_MORE and self._end - self._at <= LARGEST_ELEMENT:
                 if self._fill():
                     continue
+                self._at = self._end  # what is left is less than an event
                 return False
-            if not self._pass_damage():
-                return False
+            self._pass_damage()
 
-    def _pass_damage(self) -> bool:
-        """Repair or drop the event at hand and go on behind it; False if no event follows."""
+    def _pass_damage(self) -> None:
+        """Repair or drop the event at hand and go on behind it, at the file's end if none follows.
+
+        What cannot be repaired and has no event behind it is passed over in large steps.
+        """
         position = self._offset + self._at
         while (after := next_event(self._buffer, self._at, self._end)) is None:
-            if self._end - self._at > LARGEST_ELEMENT:
-                self._at = self._end - 64
-                self._lose(position)
-                return True
-            if not self._fill():
-                after = self._end
+            is_too_large = self._end - self._at > LARGEST_ELEMENT
+            if is_too_large or not self._fill():
+                after = max(self._end - 64, self._at + 1) if is_too_large else self._end
                 break
         raw = bytes(self._buffer[self._at : after])
         self._at = after
-        whole = repair_event(raw)
+        whole = repair_event(raw) if len(raw) <= LARGEST_REPAIRED else None
         if whole is None:
             self._lose(position)
         else:
@@ -220,7 +222,6 @@ class TraceDocument:
             self.events.begin_array()
             self.events.scan(np.frombuffer(whole, np.uint8), 0, len(whole), position)
         self.events.begin_array()
-        return True
 
     def _lose(self, position: int) -> None:
         if not self.num_lost:

@@ -28,8 +28,8 @@ _COUNT = {
     for key in ("correlation", "Python id", "Python parent id")
 }
 _INFO = {
-    "rank": re.compile(rb'"rank"\s*:\s*([0-9]{1,7})\b'),
-    "world_size": re.compile(rb'"world_size"\s*:\s*([0-9]{1,7})\b'),
+    "rank": re.compile(rb'"rank"\s*:\s*"?([0-9]{1,7})\b'),
+    "world_size": re.compile(rb'"world_size"\s*:\s*"?([0-9]{1,7})\b'),
     "backend": re.compile(rb'"backend"\s*:\s*"([a-z0-9:,]*)"'),
 }
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*"?([0-9]{1,19})')

@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import Protocol, Self
 
 import zstandard
-from isal import igzip
-from isal.igzip_lib import IsalError
+from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
 
 from eroica.errors import InputError
 
+_PACKED_BYTES = 1 << 19
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _NOT_READ = {
     b"PK\x03\x04": "a zip archive",
@@ -26,7 +26,8 @@ _NOT_READ = {
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
 }
-_BROKEN_STREAM = (EOFError, OSError, ValueError, zlib.error, zstandard.ZstdError, IsalError)
+_ISAL_ERROR: type[Exception] = IsalError  # type: ignore[assignment]  # wrongly typed in isal
+_BROKEN_STREAM = (EOFError, OSError, ValueError, zlib.error, zstandard.ZstdError, _ISAL_ERROR)
 _LFS = b"version https://git-lfs"
 
 
@@ -34,6 +35,38 @@ class _Readable(Protocol):
     def readinto(self, buffer: memoryview, /) -> int | None: ...
 
     def close(self) -> None: ...
+
+
+class _GzipReader:
+    """Unpacks gzip piece by piece, so that nothing before a defect is lost (GzipFile loses it)."""
+
+    def __init__(self, raw: io.FileIO) -> None:
+        self._raw = raw
+        self._member = IgzipDecompressor(flag=DECOMP_GZIP)
+        self._packed = b""
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Unpack into ``buffer``; 0 at the end, EOFError where the file ends within a member."""
+        while True:
+            if self._member.eof:
+                self._packed = (self._member.unused_data or self._raw.read(_PACKED_BYTES)) or b""
+                if not self._packed.strip(b"\0"):
+                    return 0  # nothing, or padding
+                if not self._packed.startswith(GZIP):
+                    raise ValueError("bytes that are no gzip follow")
+                self._member = IgzipDecompressor(flag=DECOMP_GZIP)
+            elif self._member.needs_input:
+                self._packed = self._raw.read(_PACKED_BYTES) or b""
+                if not self._packed:
+                    raise EOFError("the file ends within the compressed data")
+            piece = self._member.decompress(self._packed, len(buffer))
+            self._packed = b""
+            if piece:
+                buffer[: len(piece)] = piece
+                return len(piece)
+
+    def close(self) -> None:
+        self._packed = b""
 
 
 class ByteStream:
@@ -56,7 +89,7 @@ class ByteStream:
         self.kind = "gzip" if head[:2] == GZIP else "zstd" if head[:4] == ZSTD else "plain"
         self._stream: _Readable = self._raw
         if self.kind == "gzip":
-            self._stream = igzip.IGzipFile(fileobj=self._raw)
+            self._stream = _GzipReader(self._raw)
         elif self.kind == "zstd":
             self._stream = zstandard.ZstdDecompressor().stream_reader(
                 self._raw, read_across_frames=True

@@ -82,7 +82,7 @@ class Columns(NamedTuple):
 
     def kept(self, is_kept_E: NDArray[np.bool_]) -> "Columns":
         """Return the events that are to stay, as copies."""
-        return self._make(column[is_kept_E] for column in self)
+        return Columns(*[column[is_kept_E] for column in self])  # type: ignore[arg-type]
 
 
 class Strings(NamedTuple):
@@ -229,7 +229,7 @@ def parse_decimal(b: Bytes, i: int, end: int, shift: int) -> tuple[int, bool]:
             after_point = True
         elif 48 <= c <= 57:
             num_digits += 1
-            if value <= (_LARGEST - 9) // 10:
+            if value < _LARGEST // 10 or (value == _LARGEST // 10 and c <= 55):
                 value = value * 10 + int(c - 48)
                 if after_point:
                     shift -= 1
@@ -450,9 +450,9 @@ def _intern(
     slot = h & mask
     while strings.id_H[slot] >= 0:
         if strings.hash_H[slot] == h:
-            return strings.id_H[slot]
+            return int(strings.id_H[slot])
         slot = (slot + np.uint64(1)) & mask
-    new_id = counters[NUM_NAMES + kind]
+    new_id = int(counters[NUM_NAMES + kind])
     if kind == CATEGORY and new_id >= MAX_CATEGORIES:
         return 0
     counters[NUM_NAMES + kind] += 1
@@ -490,7 +490,7 @@ def _is_backend_annotation(b: Bytes, start: int, end: int) -> bool:
         i += 1
     if i < start + 4 or i + 1 >= end or b[i] != 58:
         return False
-    return b[i + 1] == 95 or 97 <= b[i + 1] <= 122
+    return bool(b[i + 1] == 95 or 97 <= b[i + 1] <= 122)
 
 
 @compiled_lean
@@ -546,7 +546,7 @@ def _store(
     counters: Int64,
 ) -> int:
     """Append one complete event to the columns; return its index."""
-    index = counters[NUM_EVENTS]
+    index = int(counters[NUM_EVENTS])
     counters[NUM_EVENTS] = index + 1
     columns.start_ns_E[index] = start
     columns.duration_ns_E[index] = duration
