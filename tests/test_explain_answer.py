@@ -9,6 +9,7 @@ from make_prompts import GOOD, answer, with_source
 
 from eroica.explain.answer import Grounds, ModelAnswer, diagnose, parse
 from eroica.explain.evidence import gather
+from eroica.explain.stream import ProseStream
 
 
 @pytest.fixture
@@ -158,3 +159,30 @@ def test_a_summary_with_invented_numbers_is_noted(grounded):
     diagnosis = diagnose(parse(answer(summary="It wastes 31.4 % of 8,192 ranks.")), *grounded, "m")
     assert diagnosis.verdict == "supported"
     assert "31.4 %, 8192" in diagnosis.notes[0]
+
+
+def streamed(text, size):
+    pieces = []
+    stream = ProseStream(pieces.append)
+    for start in range(0, len(text), size):
+        stream(text[start : start + size])
+    return "".join(pieces)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_a_streamed_answer_is_shown_as_sentences(size):
+    told = answer(summary='Say "hi" \u00e9\n\tnow \\ {not} [json]')
+    assert streamed(f"```json\n{told}\n```", size).splitlines() == [
+        'Say "hi" \u00e9',
+        "\tnow \\ {not} [json]",
+        *(claim["text"] for claim in GOOD["claims"]),
+        *GOOD["next_steps"],
+        *GOOD["disproved_by"],
+    ]
+
+
+@given(st.text(max_size=80), st.integers(1, 9))
+def test_any_stream_is_read_without_an_error(text, size):
+    streamed(text, size)
+    streamed('{"summary": "' + text, size)
+    assert isinstance(streamed(json.dumps({"summary": text}), size), str)

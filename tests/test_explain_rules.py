@@ -82,6 +82,28 @@ def test_a_pattern_is_said_beside_its_peers():
     assert "json.loads is 43 % of the window on rank 2, its peers' median is 2 %." in said
 
 
+def test_a_use_off_the_peers_is_said_too():
+    from eroica.records import Function
+
+    function = Function(id="x", kind="collective", name="all_reduce")
+    peers = {"beta": 0.6, "mu": 1.0}
+    pattern = Finding(
+        id="F1", kind="pattern", ranks=(2, 3), function=function, beta=0.6, mu=0.14, peers=peers
+    )
+    [diagnosis] = explain(make_incident(make_cause(), findings=(pattern,)))
+    assert (
+        "all_reduce is 60 % of the window on ranks 2-3, its peers' median is 60 %; "
+        "its mean use is 0.14, the peers' 1.00."
+    ) in [claim.text for claim in diagnosis.claims]
+
+
+def test_an_unsure_mechanism_is_not_told_as_a_fact():
+    sure = explain(make_incident(make_cause(), findings=(F1,)))[0].claims[0].text
+    likely = explain(make_incident(make_cause(confidence=0.6), findings=(F1,)))[0].claims[0].text
+    guess = explain(make_incident(make_cause(confidence=0.3), findings=(F1,)))[0].claims[0].text
+    assert (likely, guess) == (f"Probably: {sure}", f"Possibly: {sure}")
+
+
 @pytest.mark.parametrize(
     ("confidence", "against", "findings", "expected"),
     [

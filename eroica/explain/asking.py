@@ -29,6 +29,7 @@ from eroica.explain.model import (
 from eroica.explain.privacy import Pseudonyms, Share
 from eroica.explain.prompts import Prompt, prepare, render
 from eroica.explain.rules import explain
+from eroica.explain.stream import ProseStream
 from eroica.incident import IncidentFolder, now
 from eroica.records import Diagnosis
 
@@ -74,6 +75,7 @@ def ask(
 ) -> Asked:
     """Ask for an explanation or a patch. Model trouble of any kind ends up in ``reason``.
 
+    ``on_token`` gets an explanation as sentences, a patch as it comes, real names in both.
     Pass one ``usage`` to several calls to hold them to one set of limits together.
     """
     incident, evidence = folder.read_incident(), folder.read_evidence()
@@ -98,7 +100,8 @@ def ask(
         names=names,
         messages=[Message("system", prompt.system), Message("user", prompt.user)],
     )
-    session = _Session(folder, model, asked, limits or Limits(), on_token, templates)
+    shown = ProseStream(on_token) if on_token and purpose != "patch" else on_token
+    session = _Session(folder, model, asked, limits or Limits(), shown, templates)
     try:
         _require_consent(model, may_send)
         completion = session.call(

@@ -16,6 +16,12 @@ Verdict = Literal["established", "supported", "hypothesis", "insufficient eviden
 _FINDING_ID = re.compile(r"\bF\d+\b")
 _ESTABLISHED, _SUPPORTED, _HYPOTHESIS = 0.85, 0.5, 0.2  # ours: how sure the words may sound
 _MAX_PATTERN_CLAIMS = 4
+_HEDGE: dict[Verdict, str] = {
+    "established": "",
+    "supported": "Probably: ",
+    "hypothesis": "Possibly: ",
+    "insufficient evidence": "Possibly: ",
+}
 
 
 def explain(
@@ -94,11 +100,12 @@ def _claims(
 ) -> tuple[Claim, ...]:
     places = tuple(filter(None, (citation(place) for place in cause.functions[:2])))
     own = tuple(key for key in cause.findings if key in findings)
-    claims = [Claim(text=_fill(known.mechanism, facts), citations=places + own)]
+    how = _HEDGE[_verdict(cause)] + _fill(known.mechanism, facts)
+    claims = [Claim(text=how, citations=places + own)]
     for sentence in cause.why:
         named = tuple(key for key in _FINDING_ID.findall(sentence) if key in findings)
         claims.append(Claim(text=sentence, citations=named or own or places))
-    said = " ".join(claim.text for claim in claims)
+    said = " ".join([cause.summary, *(claim.text for claim in claims)])
     measured = [_finding_claim(findings[key]) for key in own]
     fresh = [claim for claim in measured if claim.text and claim.text not in said]
     claims += fresh[:_MAX_PATTERN_CLAIMS]
@@ -116,11 +123,15 @@ def _claims(
 def _finding_claim(finding: Finding) -> Claim:
     """Say a finding in words; a pattern is set beside its peers' median."""
     text = finding.text
-    if not text and finding.function and finding.beta is not None:
-        rank = "" if finding.rank is None else f" on rank {finding.rank}"
-        text = f"{finding.function.name} is {units.share(finding.beta)} of the window{rank}"
+    if not text and finding.function is not None and finding.beta is not None:
+        ranks = finding.ranks or (() if finding.rank is None else (finding.rank,))
+        where = f" on {units.rank_phrase(ranks)}" if ranks else ""
+        text = f"{finding.function.name} is {units.share(finding.beta)} of the window{where}"
         if "beta" in finding.peers:
             text += f", its peers' median is {units.share(finding.peers['beta'])}"
+        peer_mu = finding.peers.get("mu")
+        if finding.mu is not None and peer_mu and abs(finding.mu - peer_mu) > 0.1 * peer_mu:
+            text += f"; its mean use is {finding.mu:.2f}, the peers' {peer_mu:.2f}"
         text += "."
     return Claim(text=text, citations=(finding.id,))
 

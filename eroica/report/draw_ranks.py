@@ -115,7 +115,10 @@ def draw_heatmap(material: Material) -> Picture | None:
         bar.set_label("distance")
         bar.outline.set_visible(False)
 
-    worst = np.unravel_index(int(distance_FR[chosen].argmax()), (len(chosen), len(ranks_R)))
+    rows = [n for n, f in enumerate(chosen) if functions[f].id in cited] or [*range(len(chosen))]
+    told_FR = np.full((len(chosen), len(ranks_R)), -1.0)
+    told_FR[rows] = distance_FR[chosen][rows]
+    worst = np.unravel_index(int(told_FR.argmax()), told_FR.shape)
     alt = (
         f"Farthest from its peers: rank {ranks_R[worst[1]]} in "
         f"{canvas.short(functions[chosen[int(worst[0])]].name, 80)}; "
@@ -159,7 +162,7 @@ def draw_pattern(material: Material) -> Picture | None:
             _spread(axes, ranks_R, matrix[row], chosen_R)
             axes.set_title(title)
             axes.set_xlabel("rank")
-            axes.set_ylim(0, 1.18 * max(float(matrix[row].max()), 1e-6))
+            axes.set_ylim(0, 1.18 * float(matrix[row].max()) or 1.0)
 
     name = canvas.short(functions[row].name, 80)
     peers = float(np.median(values[0][row][~chosen_R])) if (~chosen_R).any() else 0.0
