@@ -431,6 +431,7 @@ def main(loader):
         dist.all_reduce(loss)
         if batch.has_labels():
             dist.all_reduce(accuracy)
+        optimizer.step()
     dist.barrier()
 """
 

@@ -8,6 +8,7 @@ what nothing is known of may differ between ranks.
 import ast
 import builtins
 from collections.abc import Iterable
+from typing import TypeGuard
 
 from eroica.localize.source import FunctionInfo, Project
 from eroica.localize.source_calls import Calls, collective_kind, dotted
@@ -15,6 +16,8 @@ from eroica.localize.source_flow import blocks
 
 RANK, DATA, TIME, RANDOM, FILE = "rank", "data", "time", "random", "file"
 STEP, CONFIG, AGREED = "step", "config", "agreed"
+REGISTERED = "registered"
+"""Something is added to a collection on some ranks only."""
 LOCAL = frozenset({RANK, DATA, TIME, RANDOM, FILE})
 """Tags under which ranks may decide differently."""
 
@@ -35,6 +38,7 @@ _FILE_CALLS = ("os.path.", "os.listdir", "os.stat", "os.access", "glob.", "shuti
 _FILE_METHODS = frozenset({"exists", "is_file", "is_dir", "isfile", "isdir", "stat", "iterdir"})
 _CONFIG_NAMES = frozenset({"args", "cfg", "config", "conf", "opt", "opts", "hparams", "params"})
 _STEP_NAMES = frozenset({"step", "epoch", "iteration", "iter", "global_step", "it", "update"})
+_MUTATORS = frozenset({"append", "add", "extend", "insert", "update", "setdefault", "register"})
 _SYNCED = frozenset(
     {"all_reduce", "broadcast", "broadcast_object_list", "all_gather", "all_gather_object"}
     | {"all_gather_into_tensor", "all_to_all"}
@@ -51,6 +55,14 @@ def is_rank_name(name: str) -> bool:
         return True
     words = name.lower().strip("_").split("_")
     return bool(_RANK_WORDS & set(words)) and "world" not in words and words[0] not in ("num", "n")
+
+
+_KEEPS_RANK = frozenset({"int", "str", "bool", "divmod", "len", "min", "max", "abs"})
+
+
+def _as_data(tags: Tags) -> Tags:
+    """What is picked or computed by rank is the rank's own data, no longer a test of the rank."""
+    return (tags - {RANK}) | {DATA} if RANK in tags else tags
 
 
 class Depends:
@@ -76,6 +88,10 @@ class Depends:
             return self._call(node, function, depth)
         if isinstance(node, ast.Subscript) and self._is_environment(node.value, function):
             return self._environment(node.slice)
+        if isinstance(node, ast.Subscript):
+            return self.of(node.value, function, depth) | _as_data(
+                self.of(node.slice, function, depth)
+            )
         if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
             parts: list[ast.expr] = [g.iter for g in node.generators]
             parts += [c for g in node.generators for c in g.ifs]
@@ -118,13 +134,15 @@ class Depends:
         inside = [self.returns(callee, depth - 1) for callee in entered]
         if any(AGREED in tags for tags in inside):
             return frozenset({AGREED})
-        parts = list(arguments)
-        if isinstance(node.func, ast.Attribute):
-            parts.append(node.func.value)
-        elif isinstance(node.func, ast.Call):
-            parts.append(node.func)
-        tags = self._union(parts, function, depth - 1).union(*inside)
-        if not entered and not parts and not _is_builtin(name):
+        tags = self._union(arguments, function, depth - 1)
+        if last not in _KEEPS_RANK:
+            tags = _as_data(tags)
+        base = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+        if isinstance(node.func, ast.Attribute | ast.Call):
+            tags |= self.of(base, function, depth - 1)
+        tags = tags.union(*inside)
+        is_bare = isinstance(node.func, ast.Name) and not arguments
+        if not entered and is_bare and not _is_builtin(name):
             return frozenset({DATA})
         return tags
 
@@ -224,7 +242,10 @@ class Depends:
             if block.kind == "if" and block.test is not None:
                 names = {n.id for n in ast.walk(block.test) if isinstance(n, ast.Name)}
                 if name not in names:
-                    tags |= self.of(block.test, function, depth - 1)
+                    control = self.of(block.test, function, depth - 1)
+                    if value.is_mutation and RANK in control:
+                        control |= {REGISTERED}
+                    tags |= control
         return tags
 
     def _parameter(self, name: str, function: FunctionInfo, depth: int) -> Tags:
@@ -258,12 +279,15 @@ def argument_of(call: ast.Call, function: FunctionInfo, name: str) -> ast.expr |
 
 
 class _Assigned:
-    """One value a name takes; a counter is incremented or taken from range/enumerate."""
+    """One value a name takes; a counter is incremented or taken from range/enumerate.
 
-    __slots__ = ("is_counter", "node")
+    A mutation (``x.append(v)``, ``x[k] = v``) adds to what the name holds.
+    """
 
-    def __init__(self, node: ast.expr, is_counter: bool = False) -> None:
-        self.node, self.is_counter = node, is_counter
+    __slots__ = ("is_counter", "is_mutation", "node")
+
+    def __init__(self, node: ast.expr, is_counter: bool = False, is_mutation: bool = False) -> None:
+        self.node, self.is_counter, self.is_mutation = node, is_counter, is_mutation
 
 
 def _assigned(function: FunctionInfo, name: str) -> Iterable[_Assigned]:
@@ -282,6 +306,23 @@ def _assigned(function: FunctionInfo, name: str) -> Iterable[_Assigned]:
             yield from _loop_target(node.target, node.iter, name)
         elif isinstance(node, ast.withitem) and node.optional_vars is not None:
             yield from _unpack(node.optional_vars, node.context_expr, name)
+        elif _is_mutation(node) and _spells(node.func.value, name):
+            yield _Assigned(node.args[-1], is_mutation=True)
+
+
+def _is_mutation(node: ast.AST) -> TypeGuard["_MethodCall"]:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and bool(node.args)
+        and node.func.attr in _MUTATORS
+    )
+
+
+class _MethodCall(ast.Call):
+    """For the type checker: a call of a method."""
+
+    func: ast.Attribute
 
 
 def _spells(target: ast.expr, name: str) -> bool:
@@ -297,6 +338,9 @@ def _unpack(target: ast.expr, value: ast.expr, name: str) -> Iterable[_Assigned]
             yield _Assigned(value)
     elif _spells(target, name):
         yield _Assigned(value)
+    elif isinstance(target, ast.Subscript) and _spells(target.value, name):
+        yield _Assigned(value, is_mutation=True)
+        yield _Assigned(target.slice, is_mutation=True)
 
 
 def _loop_target(target: ast.expr, iterable: ast.expr, name: str) -> Iterable[_Assigned]:

@@ -209,7 +209,7 @@ class RankEvaluator:
         """The value of the last assignment whose conditions hold on this rank."""
         result = UNKNOWN
         for assigned in _assigned(function, name):
-            if assigned.is_counter:
+            if assigned.is_counter or assigned.is_mutation:
                 return UNKNOWN
             holds = self._reached(assigned.node, function, depth)
             if holds is False:

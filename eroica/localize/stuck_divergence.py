@@ -16,6 +16,7 @@ from eroica.localize.source_depend import (
     AGREED,
     LOCAL,
     RANK,
+    REGISTERED,
     Depends,
     _assigned,
 )
@@ -30,6 +31,7 @@ from eroica.localize.source_flow import (
     loops,
     swallowing_handlers,
 )
+from eroica.localize.source_lines import line_calls
 from eroica.localize.source_rank import RankEvaluator
 from eroica.localize.stuck_forward import missing_bucket
 from eroica.localize.stuck_reason import LIKELY, PROVEN, RANK_LIKELY, WEAK, Group, Reason
@@ -73,6 +75,8 @@ class Divergence:
             yield from self._guards(function, line, beside, waiter, skipper)
             yield from self._handlers(function, line, beside, waiter, skipper)
             yield from self._loops(function, line, beside, waiter, skipper)
+            if index + 1 < len(path):
+                yield from self._dispatch(function, line, path[index + 1], waiter, skipper)
         if same_function and waiter.wait.kind == "backward":
             yield from missing_bucket(
                 self.project, self.depends, path[fork], other[fork], waiter, skipper
@@ -124,8 +128,34 @@ class Divergence:
                 block.test, function, waiter.ranks, skipper.ranks, block.branch == "body"
             )
             yield Reason(
-                "condition", score, waiter, skipper, function.place(block.line), block.text, tags
-            )
+                "condition", score, waiter, skipper, function.place(block.line), block.text, tags,
+                repeats=self._is_item_loop(function, block.line),
+            )  # fmt: skip
+
+    def _is_item_loop(self, function: FunctionInfo, line: int) -> bool:
+        """Whether a line stands in a loop over items rather than over steps."""
+        inner = next(iter(loops(function, line)), None)
+        return inner is not None and not self._is_training_loop(inner.node, function)
+
+    def _dispatch(
+        self,
+        function: FunctionInfo,
+        line: int,
+        entered: Place,
+        waiter: Group,
+        skipper: Group,
+    ) -> Iterator[Reason]:
+        """``logger.log()`` where the object itself is another one on some ranks."""
+        for call in line_calls(function, line)[1]:
+            if not isinstance(call.func, ast.Attribute) or call.func.attr != short(entered.name):
+                continue
+            if isinstance(call.func.value, ast.Name) and call.func.value.id in ("self", "cls"):
+                continue
+            tags = self.depends.of(call.func.value, function)
+            if RANK in tags:
+                text = ast.unparse(call.func.value)
+                place = function.place(line)
+                yield Reason("dispatch", 0.72, waiter, skipper, place, text, frozenset({RANK}))
 
     def _score(
         self,
@@ -198,6 +228,8 @@ class Divergence:
     def _handlers(
         self, function: FunctionInfo, line: int, beside: int | None, waiter: Group, skipper: Group
     ) -> Iterator[Reason]:
+        if beside is not None:
+            yield from self._in_flight(function, line, beside, waiter, skipper)
         shared = set()
         if beside is not None:
             shared = {id(h.node) for h in swallowing_handlers(function, beside)}
@@ -208,6 +240,25 @@ class Divergence:
             yield Reason(
                 "handler", score, waiter, skipper, function.place(handler.line), handler.types,
                 frozenset({"data"}), handler.jump or "falls through",
+            )  # fmt: skip
+
+    def _in_flight(
+        self, function: FunctionInfo, line: int, beside: int, waiter: Group, skipper: Group
+    ) -> Iterator[Reason]:
+        """The skipper is in the ``except`` or ``finally`` of the ``try`` the waiter is in."""
+        tries = {id(b.node): b for b in blocks(function, line) if b.kind == "try"}
+        for block in blocks(function, beside):
+            mine = tries.get(id(block.node))
+            if mine is None or mine.branch != "body" or not isinstance(block.node, ast.Try):
+                continue
+            if block.branch not in ("handler", "finalbody"):
+                continue
+            handler = next((h for h in block.node.handlers if h.lineno <= beside), None)
+            at_line = handler.lineno if block.branch == "handler" and handler else beside
+            text = ast.unparse(handler.type) if handler is not None and handler.type else "finally"
+            yield Reason(
+                "handler", 0.85, waiter, skipper, function.place(at_line), text,
+                frozenset({"data"}), "runs a collective of its own",
             )  # fmt: skip
 
     # loops that end at different times
@@ -223,6 +274,7 @@ class Divergence:
             fade = 0.85**depth
             assert isinstance(block.node, ast.For | ast.AsyncFor | ast.While)
             yield from self._left_early(block, function, waiter, skipper, fade)
+            yield from self._stopped_by_error(block.node, function, waiter, skipper, fade)
             reason = self._uneven(block, block.node, function, waiter, skipper, fade)
             if reason is not None:
                 yield reason
@@ -244,6 +296,22 @@ class Divergence:
                 guard.jump,
             )  # fmt: skip
 
+    def _stopped_by_error(
+        self, loop: Loop, function: FunctionInfo, waiter: Group, skipper: Group, fade: float
+    ) -> Iterator[Reason]:
+        """``except ...: break`` in the loop: the end of an iterator, or an error, ends it."""
+        for node in ast.walk(loop):
+            if not isinstance(node, ast.Try):
+                continue
+            for handler in swallowing_handlers(function, node.body[0].lineno):
+                if handler.jump not in ("break", "return"):
+                    continue
+                ends = "StopIteration" in handler.types
+                yield Reason(
+                    "loop" if ends else "handler", (0.7 if ends else 0.74) * fade, waiter, skipper,
+                    function.place(handler.line), handler.types, frozenset({"data"}), handler.jump,
+                )  # fmt: skip
+
     def _uneven(
         self,
         block: Block,
@@ -261,9 +329,11 @@ class Divergence:
             return None
         training = waiter.wait.kind == "backward" or self._is_training_loop(loop, function)
         score = (0.62 if tags & LOCAL else WEAK) * fade
+        if REGISTERED in tags:
+            score = 0.75 * fade
         if isinstance(loop, ast.While):
             score = (0.74 if tags & LOCAL else WEAK) * fade
-        elif self._is_same_everywhere(test, function):
+        elif REGISTERED not in tags and self._is_same_everywhere(test, function):
             score = 0.25 * fade
         elif not tags & LOCAL and self._is_sized_data(test):
             score = 0.58 * fade

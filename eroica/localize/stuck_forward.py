@@ -19,7 +19,7 @@ def missing_bucket(
     found = list(_conditional_forwards(project, depends, waiter, skipper))
     yield from found
     if not found:
-        yield Reason("forward", 0.25, waiter, skipper, here, "", frozenset({"data"}))
+        yield Reason("forward", 0.15, waiter, skipper, here, "", frozenset({"data"}))
 
 
 def _conditional_forwards(

@@ -8,7 +8,7 @@ from eroica.localize.collectives import Apart, first_apart, lags
 from eroica.localize.locks import thread_starts
 from eroica.localize.source import Project
 from eroica.localize.source_calls import STATE_COLLECTIVES, collective_kind
-from eroica.localize.source_depend import FILE, LOCAL, RANK
+from eroica.localize.source_depend import FILE, LOCAL, RANK, REGISTERED
 from eroica.localize.source_lines import line_calls
 from eroica.localize.stuck_divergence import Divergence
 from eroica.localize.stuck_reason import RANK_LIKELY, Group, Reason, category_of
@@ -161,6 +161,10 @@ class Peers:
         skipper = sorted({r for a in alike for r in a.skipper.ranks})
         if category == "uneven_inputs":
             return "all"
+        if reason.kind == "dispatch":
+            return tuple(waiter)
+        if reason.kind == "loop" and REGISTERED in reason.tags:
+            return tuple(waiter)
         if reason.kind != "condition":
             return tuple(skipper)
         if RANK in reason.tags and reason.score >= RANK_LIKELY:
@@ -171,7 +175,9 @@ class Peers:
 
     def _places(self, reason: Reason, category: str, inner: Place) -> tuple[Place, ...]:
         mine = reason.skipper.wait.user[:1]
-        if reason.kind == "condition":
+        if reason.kind in ("condition", "dispatch"):
+            return (inner, reason.place)
+        if reason.kind == "loop" and REGISTERED in reason.tags:
             return (inner, reason.place)
         if reason.kind == "handler":
             covered = [
@@ -228,6 +234,9 @@ class Peers:
         elif reason.kind == "handler":
             summary = f"{others} swallowed an error and went past the {op} that {they} {waits} in"
             why.append(f"`except {reason.text}` at {here} lets the program go on ({reason.jump})")
+        elif reason.kind == "dispatch" or REGISTERED in reason.tags:
+            summary = f"{they} {waits} in a {op} that {others} {never}"
+            why.append(f"`{reason.text}` at {here} is not the same on every rank")
         elif reason.kind == "break":
             summary = f"{others} left the loop in which {they} still {waits}: `{reason.text}`"
             why.append(f"`if {reason.text}` at {here} leads to `{reason.jump}` out of the loop")

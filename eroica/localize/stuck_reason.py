@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from eroica.localize.source_depend import FILE, RANK
+from eroica.localize.source_depend import FILE, RANK, REGISTERED
 from eroica.localize.waits import Wait
 from eroica.records import Place
 
@@ -27,7 +27,8 @@ class Reason:
     """Why ``skipper`` does not wait where ``waiter`` waits."""
 
     kind: str
-    """``condition``, ``guard``, ``handler``, ``break``, ``loop`` or ``forward``."""
+    """``condition``, ``guard``, ``handler``, ``break``, ``loop``, ``while``, ``dispatch`` or
+    ``forward``."""
     score: float
     waiter: Group
     skipper: Group
@@ -47,6 +48,8 @@ def category_of(reason: Reason) -> str:
     """Name the category of a reason for a collective that was passed."""
     if reason.kind == "handler":
         return "exception_swallowed"
+    if reason.kind == "dispatch" or (reason.kind == "loop" and REGISTERED in reason.tags):
+        return "rank_conditional_collective"
     if reason.kind == "loop":
         return "collective_count_mismatch" if reason.repeats else "uneven_inputs"
     if reason.kind in ("condition", "guard", "break"):

@@ -70,6 +70,8 @@ class Blocked:
             return self.io(wait)
         if wait.kind == "sleep":
             return self.sleep(wait)
+        if wait.kind == "exit":
+            return self.ended(view, wait)
         if wait.kind in ("native", "running"):
             return self.native(view, wait)
         return None
@@ -104,6 +106,27 @@ class Blocked:
             (),
             "wait with a deadline and raise with what was missing; or let the maker tell all ranks "
             "through a broadcast",
+        )
+
+    def ended(self, view: RankView, wait: Wait) -> Root:
+        """The program of the rank is over, but a thread or child keeps its process alive."""
+        last = view.last
+        places = [p for p in last.frames if self.project.contains(p.file)] if last else []
+        alive = [w for w in view.threads[1:] if w.user]
+        why = ["its main thread is at the interpreter's exit and waits for threads or children"]
+        if alive:
+            why.append(
+                f"thread {thread_name(alive[0])} keeps the process alive at "
+                f"{at(alive[0].user[0], self.project)}"
+            )
+        return Root(
+            "rank_exited",
+            (*places[:1], *(alive[0].user[:1] if alive else ()), *wait.user[:1]),
+            0.8,
+            "has left the program while its peers go on",
+            tuple(why),
+            advice="let every rank do the same number of steps and leave together; make helper "
+            "threads daemons",
         )
 
     def native(self, view: RankView, wait: Wait) -> Root | None:

@@ -18,7 +18,7 @@ from eroica.records import Place, ThreadStack, ThreadState
 WaitKind = Literal[
     "collective", "backward", "point_to_point", "store", "group", "loader", "lock", "queue_get",
     "queue_put", "thread", "device", "event", "future", "child", "io", "file_lock", "sleep",
-    "import", "native", "running", "none",
+    "import", "exit", "native", "running", "none",
 ]  # fmt: skip
 
 DISTRIBUTED_WAITS = frozenset({"collective", "backward", "point_to_point", "group", "device"})
@@ -100,11 +100,17 @@ _FROM_FUNCTION: dict[tuple[str, str], tuple[WaitKind, str]] = {
     ("client.py", "getresponse"): ("io", "http response"),
     ("client.py", "read"): ("io", "http read"),
     ("request.py", "urlopen"): ("io", "urlopen"),
+    ("base_events.py", "run_until_complete"): ("io", "asyncio"),
+    ("runners.py", "run"): ("io", "asyncio"),
+    ("pdb.py", "interaction"): ("io", "the debugger"),
+    ("threading.py", "_shutdown"): ("exit", "interpreter exit"),
+    ("util.py", "_exit_function"): ("exit", "interpreter exit"),
 }
 _IO_CALLS = frozenset(
     {"recv", "recv_into", "recvfrom", "recvmsg", "accept", "connect", "sendall", "read", "readline"}
     | {"readinto", "readlines", "readexactly", "urlopen", "input", "open", "read_bytes"}
     | {"read_text", "getresponse", "write", "flush", "fsync", "select", "create_connection"}
+    | {"execute", "commit", "fetchone", "breakpoint"}
 )
 _DEVICE_CALLS = frozenset({"item", "cpu", "tolist", "numpy", "synchronize", "nonzero"})
 """Calls that wait until the device has done all that was queued before."""
