@@ -81,7 +81,12 @@ LINES = [
         None,
         {"timeout_ms": 300000, "keys": "/default_pg/0//cuda//0"},
     ),
-    (MISMATCH, "collective_mismatch", None, {"rank_a": 0, "rank_b": 1}),
+    (
+        MISMATCH,
+        "collective_mismatch",
+        None,
+        {"rank_a": 0, "op_a": "BARRIER", "rank_b": 1, "op_b": "ALLREDUCE", "sequence_b": 5},
+    ),
     (
         "[Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 30000 ms",
         "monitored_barrier",
@@ -256,6 +261,8 @@ RuntimeError: cannot load
         ("[default4]:", 4),
         ("4: ", 4),
         (" 4: ", 4),
+        ("[default0]:[rank4]: ", 4),
+        ("1: [trainer0]:[rank4]: ", 4),
         ("[1,4]<stderr>:", 4),
     ],
 )
@@ -296,6 +303,21 @@ def test_a_crash_takes_the_stack_of_its_thread():
     assert [place.line for place in event.frames] == [7, 9]
     ended = exit_of(3, None, [event])
     assert ended is not None and ended.signal == "SIGSEGV"
+
+
+def test_a_crash_without_rank_is_of_the_only_rank_that_died_of_its_signal():
+    crash = (
+        "Fatal Python error: Segmentation fault\n\nCurrent thread 0x02 (most recent call first):\n"
+    )
+    frame = '  File "/srv/x.py", line 7 in crash\n\nExtension modules: numpy\n'
+    table = "Root Cause (first observed failure):\n" + "".join(
+        f"[{rank}]:\n  rank      : {rank} (local_rank: 0)\n  exitcode  : {code} (pid: 1)\n"
+        for rank, code in ((1, -11), (0, -15))
+    )
+    events = parse_log("W1129 some warning\n" + crash + frame + table)
+    died, victim = exit_of(1, None, events), exit_of(0, None, events)
+    assert died is not None and died.signal == "SIGSEGV" and died.frames[0].line == 7
+    assert victim is not None and victim.signal == "SIGTERM" and not victim.frames
 
 
 def test_a_recompile_limit_is_joined_by_function_and_reason():

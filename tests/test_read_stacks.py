@@ -176,6 +176,10 @@ def test_a_file_without_stacks_is_refused_in_words(tmp_path):
 def test_a_log_is_not_taken_for_stacks():
     log = (DATA / "log_timeout.txt").read_text()
     assert not is_stack_text(log)
+    assert not is_stack_text(
+        "Fatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n"
+    )
+    assert not is_stack_text("W1129 x\n*****\nW1129 y\nThread 0x1 (most recent call first):\n")
     for name in FORMS[1:]:
         assert is_stack_text((DATA / name).read_text()), name
 

@@ -24,7 +24,7 @@ def exit_of(rank: int, pid: int | None, events: Sequence[LogEvent]) -> RankExit 
     """
     row = _last(events, "torchrun_failure", rank)
     traceback = _last(events, "traceback", rank)
-    fatal = _last(events, "fatal_python_error", rank)
+    fatal = _last(events, "fatal_python_error", rank) or _crash_by_signal(row, events)
     kill = next(
         (e for e in events if e.kind == "oom_kill" and pid and e.fields.get("pid") == pid), None
     )
@@ -56,6 +56,22 @@ def exit_of(rank: int, pid: int | None, events: Sequence[LogEvent]) -> RankExit 
             ended, signal="SIGKILL", message=kill.text, time_ns=kill.time_ns
         )
     return ended
+
+
+def _crash_by_signal(row: LogEvent | None, events: Sequence[LogEvent]) -> LogEvent | None:
+    """A crash that tells no rank (faulthandler writes no prefix): the only row of its signal."""
+    name = row.fields.get("signal") if row else None
+    rows = [e for e in events if e.kind == "torchrun_failure" and e.fields.get("signal") == name]
+    if name is None or len(rows) != 1:
+        return None
+    crashes = [
+        event
+        for event in events
+        if event.kind == "fatal_python_error"
+        and event.rank is None
+        and _SIGNALS.get(str(event.fields.get("what", "")).strip()) == name
+    ]
+    return crashes[0] if len(crashes) == 1 else None
 
 
 def _last(events: Sequence[LogEvent], kind: str, rank: int) -> LogEvent | None:

@@ -82,6 +82,18 @@ def _xid(groups: Mapping[str, str | None]) -> Fields:
     return fields
 
 
+def _mismatch(groups: Mapping[str, str | None]) -> Fields:
+    """Both fingerprints as they are, and operation and number of each."""
+    fields = _plain(groups)
+    for side in "ab":
+        text = str(fields.get(f"collective_{side}", ""))
+        if op := re.search(r"OpType=(\w+)", text):
+            fields[f"op_{side}"] = op[1]
+        if number := re.search(r"SequenceNumber=(\d{1,18})", text):
+            fields[f"sequence_{side}"] = int(number[1])
+    return fields
+
+
 def _rule(kind: str, needle: str, pattern: str, convert: Convert = _plain) -> _Rule:
     return _Rule(kind, needle, re.compile(pattern), convert)
 
@@ -158,6 +170,7 @@ RULES: tuple[_Rule, ...] = (
         r"(?P<rank_b>\d+) is running collective: (?:CollectiveFingerPrint)?\(?"
         r"(?P<collective_b>.*?)\)?(?:\.|$)(?:\s*Collectives differ in the following aspects:"
         r"\s*(?P<difference>.*))?",
+        _mismatch,
     ),
     _rule(
         "monitored_barrier",

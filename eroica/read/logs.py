@@ -27,6 +27,7 @@ _MAX_EVENTS = 5000
 _MAX_TEXT = 500
 _TAIL = 4096
 _STACK_LINES = 400
+_MAX_PREFIXES = 3
 _MAX_RANK_PREFIXES = 100_000
 
 # "[rank3]: ", torchrun --tee's "[default3]:" and "[trainer3]:", mpirun's "[1,3]<stderr>: ",
@@ -137,21 +138,29 @@ class _Reader:
         self.number += 1
         self._keep_tail(raw + b"\n")
         line = ANSI.sub(b"", raw[:_MAX_LINE]).decode("utf-8", "replace")
-        prefix = _PREFIX.match(line)
-        rank, fields = self.rank, {}
-        if prefix:
-            number = next(int(text) for text in prefix.group(*_RANK_GROUPS) if text)
-            line = line[prefix.end() :]
-            rank = number
-            if prefix["role"] == "rank":
-                fields["is_uncaught"] = True  # torch's excepthook prints this prefix
-            elif prefix["role"]:
-                fields["rank_is_local"] = True  # torchrun --tee counts within the host
+        rank, line, fields = self._prefixes(line)
         key = rank if len(self.machines) < _MAX_RANK_PREFIXES else None
         machines = self.machines.setdefault(key, _Machines())
         machines.fields = fields
         self._feed_blocks(machines, line, rank, fields)
         self._feed_line(machines, line, rank, fields)
+
+    def _prefixes(self, line: str) -> tuple[int | None, str, dict[str, Any]]:
+        """Whose line it is, the line without prefixes, and what they tell.
+
+        They nest: ``[default1]:[rank1]: ...`` under ``--tee``. A global rank counts most.
+        """
+        rank, fields = self.rank, {}
+        for _ in range(_MAX_PREFIXES):
+            prefix = _PREFIX.match(line)
+            if prefix is None:
+                break
+            number = next(int(text) for text in prefix.group(*_RANK_GROUPS) if text)
+            line = line[prefix.end() :]
+            if prefix["role"] == "rank":
+                return number, line, {"is_uncaught": True}  # by torch's excepthook
+            rank, fields = number, {"rank_is_local": True} if prefix["role"] else {}
+        return rank, line, fields
 
     def _feed_blocks(
         self, machines: _Machines, line: str, rank: int | None, fields: dict[str, Any]
@@ -173,7 +182,7 @@ class _Reader:
         self, machines: _Machines, line: str, rank: int | None, fields: dict[str, Any]
     ) -> None:
         matched = match_line(line)
-        if matched is None:
+        if matched is None or (machines.table.is_open and matched[0] == "signal"):
             return
         kind, found = matched
         own = own_rank(line)
@@ -194,6 +203,8 @@ class _Reader:
     def _add(self, event: LogEvent, rank: int | None, fields: dict[str, Any]) -> int | None:
         """Keep an event; a repeat of one (but for its numbers) is only counted."""
         rank = event.rank if event.rank is not None else rank
+        if event.kind != "traceback":
+            fields = {key: value for key, value in fields.items() if key != "is_uncaught"}
         shape = event.text if event.frames else _DIGITS.sub("#", event.text)
         key = (event.kind, rank, shape if event.kind != "torchrun_failure" else event.text)
         if key in self.seen:

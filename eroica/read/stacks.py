@@ -79,12 +79,16 @@ def parse_stacks(text: str) -> list[ProcessStacks]:
 
 
 def is_stack_text(head: str) -> bool:
-    """Whether text begins as a stack dump does, within its first lines."""
-    for line in head.splitlines()[:12]:
-        bare = _RANK_PREFIX.sub("", line)
-        if _PROCESS.match(bare) or _thread_header(bare) is not None:
-            return True
-    return False
+    """Whether text is a stack dump: it begins as one, perhaps below a line of its own.
+
+    A crash (``Fatal Python error``) and a dump amid other output are a log's.
+    """
+    if "Traceback (most recent call last)" in head:
+        return False
+    lines = [_RANK_PREFIX.sub("", line) for line in head.splitlines() if line.strip()][:2]
+    if any(line.startswith("Fatal Python error") for line in lines):
+        return False
+    return any(_PROCESS.match(line) or _thread_header(line) is not None for line in lines)
 
 
 def _completed(
