@@ -223,6 +223,38 @@ def test_tracebacks_of_interleaved_ranks_come_out_whole():
     assert launcher.fields["program"] == "torchrun"
 
 
+def found(name, kind):
+    return [event for event in read_log(DATA / name) if event.kind == kind]
+
+
+def test_a_real_crash_is_of_the_rank_that_torchrun_names():
+    events = read_log(DATA / "log_segv.txt")
+    ended = exit_of(1, None, events)
+    assert ended is not None and ended.signal == "SIGSEGV"
+    assert [place.name for place in ended.frames] == ["string_at", "<module>"]
+    victim = exit_of(0, None, events)
+    assert victim is not None and "Connection reset by peer" in (victim.message or "")
+
+
+def test_a_real_chained_exception_under_tee_is_of_its_global_rank():
+    (first, *_) = found("log_tee_chain.txt", "traceback")
+    assert (first.rank, first.text) == (1, "RuntimeError: cannot load")
+    assert first.fields["is_uncaught"] and first.fields["chain"][0]["line"] == 21
+
+
+def test_real_mismatch_reports_name_both_sides():
+    by_rank = {
+        event.rank: event.fields for event in found("log_mismatch.txt", "collective_mismatch")
+    }
+    assert sorted(by_rank) == [0, 1]
+    assert by_rank[0]["op_a"] == "BARRIER" and by_rank[1]["op_a"] == "ALLREDUCE"
+
+
+def test_a_real_monitored_barrier_names_who_is_late():
+    for event in found("log_monitored_barrier.txt", "monitored_barrier"):
+        assert (event.rank, event.fields["ranks"], event.fields["timeout_ms"]) == (0, [1], 5000)
+
+
 def test_signals_in_the_table_are_named():
     table = (
         "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-29_13:28:13\n"
