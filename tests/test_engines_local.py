@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from make_timeline import shared
 from make_work import dies_on_two, extra, odd_fails, square, surprise, thread_and_process
 
 from eroica.engines import local, map_ranks, summarize_files
@@ -149,3 +150,42 @@ def test_ctrl_c_ends_the_workers_and_is_raised_on(tmp_path):
     assert b"Traceback" not in stderr
     for pid in workers:
         assert not Path(f"/proc/{pid}").exists()
+
+
+def test_hardware_samples_of_the_rank_go_before_those_of_the_host(tmp_path):
+    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1000, "dur": 3000}
+    info = {"rank": 3, "world_size": 8, "backend": "nccl"}
+    trace = tmp_path / "rank3.json"
+    trace.write_text(
+        json.dumps({"traceEvents": [event], "distributedInfo": info, "host_name": "node7"})
+    )
+
+    def samples(name, value, **who):
+        lines = [{"eroica": "hardware", "version": 1, "counters": ["gpu0.sm_activity"], **who}]
+        lines += [[time_ns, value] for time_ns in (1_500_000, 2_500_000, 3_500_000)]
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return path
+
+    host = samples("host.jsonl", 0.25, host="node7", rank=None)
+    elsewhere = samples("elsewhere.jsonl", 0.5, host="node8", rank=None)
+    own = samples("own.jsonl", 0.75, host="node7", rank=3)
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text("{")
+
+    def mu(*hardware):
+        (patterns,) = summarize_files([(trace, None)], hardware=hardware)
+        return float(patterns.mu_F[0]), len(patterns.warnings)
+
+    assert mu(host, own) == (0.75, 0)
+    assert mu(elsewhere, host) == (0.25, 0)
+    assert mu(elsewhere) == (1.0, 0)  # the proxy: the fastest execution
+    assert mu(bad, host) == (0.25, 1)
+
+
+def test_an_op_level_timeline_yields_all_its_workers():
+    path = shared("straggler_jobs", "trace-AR.parquet")
+    patterns = list(summarize_files([], timelines=[path]))
+    assert [one.rank for one in patterns] == list(range(0, 64, 4))
+    computing = {one.rank: one.breakdown["compute"] for one in patterns}
+    assert computing.pop(0) > 2 * max(computing.values())  # data rank 0, stage 0 is slow

@@ -41,7 +41,11 @@ def run_on_ray(
 def _map(
     ray: ModuleType, call: Call[Item, Result], items: Sequence[Item], workers: int | None
 ) -> Iterator["Result | Failure"]:
-    task = ray.remote(num_cpus=1, max_retries=1)(call.__call__)
+
+    def run(item: Item) -> "Result | Failure":  # Ray takes plain functions only
+        return call(item)
+
+    task = ray.remote(num_cpus=1, max_retries=1)(run)
     cores = workers or int(ray.cluster_resources().get("CPU", 1))
     waiting: deque[tuple[Item, object]] = deque()
     position = 0

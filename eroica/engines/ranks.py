@@ -5,14 +5,16 @@ happen in the same worker and columns never cross between processes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
-from eroica.columns import RankPatterns
+from eroica.columns import HardwareSamples, RankPatterns, Timeline
 from eroica.config import Parameters, load
 from eroica.engines.calls import delivered
 from eroica.engines.local import count_workers, run_local
 from eroica.errors import EroicaError, InputError
+from eroica.records import Warning
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -61,6 +63,8 @@ def map_ranks(
 def summarize_files(
     files: Sequence[tuple[Path, int | None]],
     *,
+    hardware: Sequence[Path] = (),
+    timelines: Sequence[Path] = (),
     engine: str = "local",
     workers: int | None = None,
     progress: Progress | None = None,
@@ -69,17 +73,36 @@ def summarize_files(
     """Yield the patterns of each (path, rank) in order, or the path with what went wrong.
 
     Kineto and Nsight Systems files are told apart by their content. A rank of None is taken from
-    the file; a single file that tells none is rank 0.
+    the file; a single file that tells none is rank 0. ``hardware`` are files of samples: those of
+    a trace's rank, else of its host, give mu and sigma. ``timelines`` are op-level timelines of
+    whole jobs; each yields all its ranks, after the files.
     """
     parameters = parameters or load()
-    only_one = len(files) == 1
-    items = [(Path(path), rank, parameters, only_one) for path, rank in files]
-    sizes = [uncompressed_bytes(path) for path, _, _, _ in items]
+    items = [
+        _Item(Path(path), rank, parameters, len(files) == 1, tuple(hardware), is_job=False)
+        for path, rank in files
+    ]
+    items += [_Item(Path(path), None, parameters, False, (), is_job=True) for path in timelines]
+    sizes = [uncompressed_bytes(item.path) for item in items]
     results = map_ranks(
-        _summarize_file, items, engine=engine, workers=workers, progress=progress, sizes=sizes
+        _summarize_item, items, engine=engine, workers=workers, progress=progress, sizes=sizes
     )
-    for (path, _, _, _), result in zip(items, results, strict=True):
-        yield (path, result) if isinstance(result, EroicaError) else result
+    for item, result in zip(items, results, strict=True):
+        if isinstance(result, EroicaError):
+            yield item.path, result
+        else:
+            yield from result
+
+
+class _Item(NamedTuple):
+    """A file to summarize and all that the worker needs to know."""
+
+    path: Path
+    rank: int | None
+    parameters: Parameters
+    is_only_one: bool
+    hardware: tuple[Path, ...]
+    is_job: bool
 
 
 def uncompressed_bytes(path: Path) -> int:
@@ -91,20 +114,52 @@ def uncompressed_bytes(path: Path) -> int:
     return size * _COMPRESSED_RATIO if path.name.endswith(_COMPRESSED) else size
 
 
-def _summarize_file(item: tuple[Path, int | None, Parameters, bool]) -> RankPatterns:
-    from dataclasses import replace
-
-    from eroica.read import kineto, nsys
+def _summarize_item(item: _Item) -> list[RankPatterns]:
     from eroica.summarize import summarize
 
-    path, rank, parameters, only_one = item
+    if item.is_job:
+        from eroica.read.timelines import read_timelines
+
+        return [summarize(one, parameters=item.parameters) for one in read_timelines(item.path)]
+    timeline = _read(item)
+    samples, warnings = _hardware_of(timeline, item.hardware)
+    patterns = summarize(timeline, hardware=samples, parameters=item.parameters)
+    return [replace(patterns, warnings=(*patterns.warnings, *warnings))]
+
+
+def _read(item: _Item) -> Timeline:
+    from eroica.read import kineto, nsys
+
     try:
-        with path.open("rb") as file:
+        with item.path.open("rb") as file:
             is_nsys = file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
     except OSError as error:
-        raise InputError(f"{path} cannot be opened", error.strerror or str(error)) from error
+        raise InputError(f"{item.path} cannot be opened", error.strerror or str(error)) from error
     read = nsys.read_timeline if is_nsys else kineto.read_timeline
-    timeline = read(path, rank=rank)
-    if timeline.rank is None and only_one:
-        timeline = replace(timeline, rank=0)
-    return summarize(timeline, parameters=parameters)
+    timeline = read(item.path, rank=item.rank)
+    if timeline.rank is None and item.is_only_one:
+        return replace(timeline, rank=0)
+    return timeline
+
+
+def _hardware_of(
+    timeline: Timeline, paths: Sequence[Path]
+) -> tuple[HardwareSamples | None, list[Warning]]:
+    """Return the samples of the timeline's rank, else of its host; a bad file is a warning."""
+    if not paths:
+        return None, []
+    from eroica.read.hardware import read_hardware
+
+    of_host: HardwareSamples | None = None
+    warnings: list[Warning] = []
+    for path in paths:
+        try:
+            samples = read_hardware(path)
+        except EroicaError as error:
+            warnings.append(Warning(file=str(path), what=str(error).replace("\n", "; ")))
+            continue
+        if samples.rank is not None and samples.rank == timeline.rank:
+            return samples, warnings
+        if samples.rank is None and samples.host == timeline.host:
+            of_host = samples
+    return of_host, warnings
