@@ -35,13 +35,25 @@ def make_folder() -> Path:
 
 
 class Command:
-    """A job started by us. Its output goes to ``output`` and, its tail, to a log file."""
+    """A job started by us.
 
-    def __init__(self, words: Sequence[str], folder: Path, *, output: IO[bytes] | None) -> None:
+    ``is_ours``: its output goes through us to ``output`` (its tail to a log file too), and it is
+    to be ended by ``end``. Else it shares our terminal and outlives us.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        folder: Path,
+        *,
+        output: IO[bytes] | None = None,
+        is_ours: bool = True,
+    ) -> None:
         self.words = tuple(words)
         self.folder = folder
         self.log_path = folder / "output.log"
-        become_subreaper()
+        if is_ours:
+            become_subreaper()
         environment = dict(os.environ)
         paths = [str(INJECT), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
@@ -52,10 +64,10 @@ class Command:
             self.process = subprocess.Popen(
                 self.words,
                 env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                stdin=subprocess.DEVNULL if is_ours else None,
+                stdout=subprocess.PIPE if is_ours else None,
+                stderr=subprocess.STDOUT if is_ours else None,
+                start_new_session=is_ours,
             )
         except OSError as error:
             raise InputError(
@@ -64,7 +76,8 @@ class Command:
         self._is_ending = False
         self._output = output if output is not None else sys.stderr.buffer
         self._thread = threading.Thread(target=self._copy, name="eroica-output", daemon=True)
-        self._thread.start()
+        if is_ours:
+            self._thread.start()
 
     @property
     def pid(self) -> int:

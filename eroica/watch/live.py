@@ -121,6 +121,8 @@ class WatchedJob:
             for rank, path in find_rings(self.folder).items():
                 self._take_ring(rank, path)
         now = time.monotonic_ns()
+        if not self.root_pid:  # a detached agent: who has no ring is not its business
+            return
         has_all = self.ranks and len(self.ranks) >= self.world_size > 0
         if not has_all and now - self._created_ns > 3e9 and now - self._last_scan_ns > 1e9:
             self._last_scan_ns = now

@@ -8,7 +8,6 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -22,34 +21,18 @@ from eroica.collect.gather import (
 from eroica.columns import RankPatterns
 from eroica.config import Parameters, load
 from eroica.records import JobEvidence, RankExit, StepTimes
-from eroica.units import NS_PER_S
 from eroica.watch import rules
 from eroica.watch.command import Command, make_folder
 from eroica.watch.evidence import build, build_rank, read_exit, read_settings
 from eroica.watch.live import WatchedJob, WatchedRank
+from eroica.watch.result import WatchResult
+from eroica.watch.stuck import StuckWatch
 from eroica.watch.watching import Collection
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
-_LOOK_S = 1.0
 _NOTHING_LEARNED_S = 60.0
-_RANK_LEFT_S = 3.0
-
-
-@dataclass
-class WatchResult:
-    """What one watch of a job gave."""
-
-    evidence: JobEvidence
-    patterns: list[RankPatterns] = field(default_factory=list)
-    """One a rank, of the last window; empty where no window was had."""
-    hint: str | None = None
-    """``failed``, ``stuck``, ``slow``, ``healthy``; None: nothing was learned."""
-    exit_code: int | None = None
-    """Of the command where it ended by itself; None where the watch ended it."""
-    seconds: float = 0.0
-    warnings: list[str] = field(default_factory=list)
 
 
 def watch(
@@ -71,6 +54,16 @@ def watch(
     with all its processes. Else the job runs to its end and ``on_incident`` is called for each
     incident. Raises InputError where the command cannot be started.
     """
+    if not once:
+        from eroica.watch.agent import watch_on
+
+        return watch_on(
+            command,
+            on_incident=on_incident or (lambda result: None),
+            source_root=source_root,
+            parameters=parameters or load(),
+            progress=progress,
+        )
     watcher = Watcher(
         command, after_s, output, source_root, parameters or load(), progress, keep_traces
     )
@@ -102,16 +95,12 @@ class Watcher:
         self.command = Command(words, self.folder, output=output)
         self.job = WatchedJob(self.command.pid, self.folder, parameters)
         self.collection = Collection(self.job, self.folder, parameters, after_s, progress)
+        self.stuck = StuckWatch(self.job, parameters, progress)
         self.keep_traces = keep_traces
         self.learned_at: float | None = None
         self.warnings: list[str] = []
         self.onset_ns: int | None = None
-        self._looks: dict[int, rules.Activity] | None = None
-        self._looked_at = 0.0
-        self._progress_at = time.monotonic()
-        self._left_at: float | None = None
         self._refreshed_at = 0.0
-        self._quiet_looks: dict[int, rules.Activity] = {}
 
     # --- the loop
 
@@ -139,7 +128,8 @@ class Watcher:
         code = self.command.exit_code()
         if code is not None:
             return "failed" if code else "healthy"
-        if self._is_stuck(now):
+        if self.stuck.poll(now):
+            self.onset_ns = self.stuck.onset_ns
             return "stuck"
         self.collection.poll(now)
         return self._is_over(now)
@@ -148,69 +138,6 @@ class Watcher:
         if self.learned_at is not None:
             return "healthy" if now - self.learned_at >= self.after_s else None
         return "unknown" if now - self.started >= _NOTHING_LEARNED_S else None
-
-    # --- stuck
-
-    def _is_stuck(self, now: float) -> bool:
-        if not self.job.alive:
-            return False
-        silent_s, limit_s = self._silence(now)
-        if silent_s < limit_s - _LOOK_S:
-            self._looks = None
-            if self.job.mean_step_ns() is None:
-                self._note_progress(now)
-            return False
-        if self._looks is None:
-            self.progress(f"silent for {silent_s:.0f} s: looking for signs of life")
-            self._look(now)
-            return False
-        if now - self._looked_at < _LOOK_S:
-            return False
-        before = self._looks
-        self._look(now)
-        signs = [
-            rules.progress_between(before[rank], look)
-            for rank, look in self._looks.items()
-            if rank in before
-        ]
-        if rules.is_stuck(silent_s, limit_s, signs):
-            self.onset_ns = time.time_ns() - int(silent_s * NS_PER_S)
-            return True
-        if signs and max(signs) is not rules.Progress.NONE and self.job.mean_step_ns() is None:
-            self._progress_at = now
-            self._looks = None
-        return False
-
-    def _silence(self, now: float) -> tuple[float, float]:
-        """Return how long the job has been silent and how long it may be, in seconds."""
-        mean_ns = self.job.mean_step_ns()
-        limit_s = rules.silence_limit_s(mean_ns, self.parameters)
-        if self._has_lost_a_rank(now):
-            limit_s = min(limit_s, self.parameters.stuck_min_s)
-        if mean_ns is None:
-            return now - self._progress_at, limit_s
-        since_ns = self.job.silent_since_ns()
-        return (now - since_ns / NS_PER_S if since_ns else 0.0), limit_s
-
-    def _has_lost_a_rank(self, now: float) -> bool:
-        if all(rank.ending is None for rank in self.job.ranks.values()):
-            return False
-        self._left_at = self._left_at or now
-        return now - self._left_at > _RANK_LEFT_S
-
-    def _look(self, now: float) -> None:
-        self._looks = self.job.activity(are_places_wanted=True)
-        self._looked_at = now
-
-    def _note_progress(self, now: float) -> None:
-        """Before anything is learned: remember when something last happened, without stacks."""
-        if now - self._looked_at < _LOOK_S:
-            return
-        before, self._looked_at = self._quiet_looks, now
-        self._quiet_looks = self.job.activity()
-        for rank, look in self._quiet_looks.items():
-            if rank not in before or rules.progress_between(before[rank], look):
-                self._progress_at = now
 
     # --- the end
 

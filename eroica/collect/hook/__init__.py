@@ -69,4 +69,9 @@ def _attach() -> Ring | None:
     ring.on_border = windows.at_border
     exits.install(ring, folder, windows)
     control.start(ring, folder, windows)
+    if not is_shared():
+        from .launch import start_agent
+
+        with guard.quietly("starting the agent"):
+            start_agent(folder)
     return ring

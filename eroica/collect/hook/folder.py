@@ -32,15 +32,19 @@ def is_shared() -> bool:
 
 
 def leave(folder: str, rank: int) -> None:
-    """Take this rank's files away at exit, and the folder with the last one."""
-    names = ["rank-{:05d}{}".format(rank, end) for end in (".ring", ".sock", ".fault")]
-    names += ["rank-{:05d}{}".format(rank, end) for end in (".facts.json", ".exit.json")]
-    names += ["rank-{:05d}.flight{}".format(rank, end) for end in (".json", ".pickle")]
-    for name in [*names, "pid-{}".format(os.getpid())]:
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(folder, name))
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)
+    """Take this rank's files away at exit, and the folder with the last one.
+
+    Where an agent attends the folder, how the rank ended stays for it to read; it cleans up.
+    """
+    os.unlink(os.path.join(folder, "pid-{}".format(os.getpid())))
+    if os.path.exists(os.path.join(folder, "agent.lock")):
+        return
+    if any(name.startswith("pid-") for name in os.listdir(folder)):
+        for end in (".ring", ".sock", ".fault", ".facts.json", ".exit.json"):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, "rank-{:05d}{}".format(rank, end)))
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep() -> None:

@@ -1,0 +1,129 @@
+"""The agent beside a job that runs on: under ``eroica run``, or detached, started by a rank.
+
+Detached (``python -m eroica.watch.agent FOLDER``) it is started by the first rank of a host that
+imports eroica, writes each incident to the incident store, and ends with its last rank.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from eroica.config import Parameters, load
+from eroica.watch.command import Command, make_folder
+from eroica.watch.continuous import Continuous
+from eroica.watch.live import WatchedJob
+from eroica.watch.result import WatchResult
+
+logger = logging.getLogger(__name__)
+
+_FIRST_RANK_S = 60.0
+_LINGER_S = 15.0  # a launcher may start the ranks again
+
+
+def watch_on(
+    command: Sequence[str],
+    *,
+    on_incident: Callable[[WatchResult], None],
+    source_root: str | None,
+    parameters: Parameters,
+    progress: Callable[[str], None],
+) -> WatchResult:
+    """Run ``command`` to its own end and tell each incident; nothing of the job is ended.
+
+    The job keeps our terminal, so that it neither depends on this process nor misses a Ctrl-C.
+    """
+    folder = make_folder()
+    started = time.monotonic()
+    job_command = Command(command, folder, is_ours=False)
+    job = WatchedJob(job_command.pid, folder, parameters)
+    loop = Continuous(
+        job,
+        folder,
+        parameters,
+        on_incident=on_incident,
+        progress=progress,
+        command=job_command.words,
+        source_root=source_root,
+    )
+    try:
+        loop.run(lambda: job_command.exit_code() is not None)
+        code = job_command.exit_code()
+        hint = "failed" if code else "healthy"
+        evidence = loop.evidence(hint, None, {})
+        return WatchResult(
+            evidence=evidence,
+            hint=hint,
+            exit_code=code,
+            seconds=time.monotonic() - started,
+            baseline=loop.baseline,
+        )
+    except KeyboardInterrupt:
+        # The terminal sent it to the job as well: its end is awaited, as without us.
+        job_command.process.wait()
+        raise
+    finally:
+        loop.close()
+        job.close()
+        if job_command.exit_code() is not None:
+            job_command.remove_folder()
+
+
+def attend(folder: Path, *, on_incident: Callable[[WatchResult], None]) -> bool:
+    """Watch the ranks whose rings lie in ``folder`` until all are gone.
+
+    False where another agent does so already (it holds the lock in the folder).
+    """
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context((folder / "agent.lock").open("w"))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        parameters = load()
+        job = WatchedJob(0, folder, parameters)
+        loop = Continuous(
+            job,
+            folder,
+            parameters,
+            on_incident=on_incident,
+            progress=lambda text: logger.info("%s", text),
+            source_root=str(Path.cwd()),
+        )
+        stack.callback(job.close)
+        stack.callback(loop.close)
+        seen_at = time.monotonic() + _FIRST_RANK_S
+
+        def is_over() -> bool:
+            nonlocal seen_at
+            now = time.monotonic()
+            if job.alive:
+                seen_at = now
+            return now - seen_at > _LINGER_S
+
+        loop.run(is_over)
+        shutil.rmtree(folder, ignore_errors=True)
+    return True
+
+
+def main() -> int:
+    """Entry of the detached agent; its only output is the incident store."""
+    folder = Path(sys.argv[1])
+    os.nice(10)
+
+    def keep(result: WatchResult) -> None:
+        from eroica import pipeline
+
+        pipeline.conclude(pipeline.gathered_from_watch(result))
+
+    attend(folder, on_incident=keep)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

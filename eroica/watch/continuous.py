@@ -1,0 +1,272 @@
+"""Watching a job for its whole life: incidents are told as they happen, the job runs on.
+
+Slow: the mean of the last 50 steps more than 5 % over the recent best; then one window and a
+short sampling profile, not again within ten minutes unless it became a further 5 % slower, at
+most six a day. Stuck and failed: once each until steps come again.
+"""
+
+import logging
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eroica.collect.gather import RankCapture, gather, read_ending, read_facts
+from eroica.columns import RankPatterns
+from eroica.config import Parameters
+from eroica.records import JobEvidence, Samples
+from eroica.units import NS_PER_S
+from eroica.watch import rules
+from eroica.watch.evidence import build, build_rank, read_exit
+from eroica.watch.live import WatchedJob
+from eroica.watch.result import WatchResult
+from eroica.watch.sampling import Profile
+from eroica.watch.stalls import StallWatch
+from eroica.watch.stuck import StuckWatch
+from eroica.watch.summaries import summarize_profiles, summarize_traces
+from eroica.watch.watching import has_busy_threads
+from eroica.watch.windows import WindowTaker
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.1
+_DAY_S = 86400.0
+_SETTLE_STEPS = 20  # before the healthy window: the first steps are not like the rest
+_SAMPLE_S = 5.0
+
+
+@dataclass
+class WindowPolicy:
+    """Whether a slow job may be looked at again; times are of a monotonic clock."""
+
+    parameters: Parameters
+    taken_at: list[float] = field(default_factory=list)
+    mean_ns: float = 0.0
+    """Mean step when the last window was taken."""
+
+    def allows(self, now: float, mean_ns: float) -> bool:
+        """Within a day's number, and ten minutes or a further 5 % after the last."""
+        today = [taken for taken in self.taken_at if now - taken < _DAY_S]
+        if len(today) >= self.parameters.windows_per_day:
+            return False
+        if not today or now - today[-1] >= self.parameters.window_interval_s:
+            return True
+        return mean_ns > self.parameters.slow_factor * self.mean_ns
+
+    def note(self, now: float, mean_ns: float) -> None:
+        self.taken_at.append(now)
+        self.mean_ns = mean_ns
+
+
+class Continuous:
+    """The loop; ``is_over`` says when the job has ended."""
+
+    def __init__(
+        self,
+        job: WatchedJob,
+        folder: Path,
+        parameters: Parameters,
+        *,
+        on_incident: Callable[[WatchResult], None],
+        progress: Callable[[str], None],
+        command: tuple[str, ...] = (),
+        source_root: str | None = None,
+    ) -> None:
+        self.job = job
+        self.folder = folder
+        self.parameters = parameters
+        self.on_incident = on_incident
+        self.progress = progress
+        self.command = command
+        self.source_root = source_root
+        self.windows = WindowTaker(job, folder, parameters)
+        self.stalls = StallWatch(job, parameters)
+        self.stuck = StuckWatch(job, parameters, progress)
+        self.policy = WindowPolicy(parameters)
+        self.rule = rules.SlowRule(parameters)
+        self.baseline: list[RankPatterns] = []
+        self.state = "starting"
+        self.recent_ns: float | None = None
+        """Median of the last ten steps: the rule's mean of 50 still holds old ones."""
+        self._last: list[int] = []
+        self.num_incidents = 0
+        self._fed_steps = 0
+        self._told: str | None = None
+        self._told_position = 0
+        self._refreshed_at = 0.0
+        self._is_baseline_taken = False
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Watch until the job is over."""
+        while not is_over():
+            time.sleep(TICK_S)
+            self.turn(time.monotonic())
+        self.job.tick()
+
+    def turn(self, now: float) -> None:
+        """Look once."""
+        if now - self._refreshed_at > 0.5:
+            self._refreshed_at = now
+            self.job.refresh()
+        self.job.tick()
+        if self._told is not None and self._position() > self._told_position + 40:
+            self.progress("steps come again")
+            self._told = None
+        if self._told is None:
+            self._judge(now)
+
+    def _judge(self, now: float) -> None:
+        if any(rank.ending and rank.ending.is_failure for rank in self.job.ranks.values()):
+            self._tell("failed", None)
+        elif self.stuck.poll(now):
+            self._tell("stuck", self.stuck.onset_ns)
+        elif self.job.is_learned:
+            self.state = "training"
+            if not self._is_baseline_taken and self._num_steps() > _SETTLE_STEPS:
+                self._is_baseline_taken = True
+                self.baseline, _ = self._take_windows()
+                self._skip_steps()
+            elif self._feed() and self.rule.mean_ns is not None:
+                if self.policy.allows(now, self.rule.mean_ns):
+                    self.policy.note(now, self.rule.mean_ns)
+                    self._tell_slow()
+            else:
+                self.stalls.poll(now)
+
+    def _num_steps(self) -> int:
+        return max((rank.iteration.num_steps for rank in self.job.ranks.values()), default=0)
+
+    def _position(self) -> int:
+        return sum(rank.ring.position for rank in self.job.alive if rank.ring is not None)
+
+    def _reference(self) -> list[int]:
+        """Durations of the lowest rank's steps that were not fed to the slow rule yet."""
+        for rank in self.job.ranks.values():
+            fresh = rank.iteration.num_steps - self._fed_steps
+            self._fed_steps = rank.iteration.num_steps
+            steps = rank.iteration.steps
+            number = min(max(0, fresh), len(steps))
+            return [steps[i].duration_ns for i in range(len(steps) - number, len(steps))]
+        return []
+
+    def _feed(self) -> bool:
+        is_slow = False
+        fresh = self._reference()
+        self._last = [*self._last, *fresh][-10:]
+        if self._last:
+            self.recent_ns = statistics.median(self._last)
+        for duration in fresh:
+            is_slow = self.rule.add(duration) or is_slow
+        return is_slow
+
+    def _skip_steps(self) -> None:
+        """Steps that the profiler slowed down are not the job's."""
+        self.job.tick()
+        self._reference()
+
+    # --- incidents
+
+    def _tell_slow(self) -> None:
+        self.progress("slower than before: taking a window")
+        patterns, samples = self._take_windows(is_sampled=True)
+        self._skip_steps()
+        self._tell("slow", time.time_ns(), patterns, samples)
+        self._told = None  # the policy says when the next one may come
+
+    def _take_windows(
+        self, *, is_sampled: bool = False
+    ) -> tuple[list[RankPatterns], dict[int, Samples]]:
+        profiles = self._start_profiles() if is_sampled else []
+        until = time.monotonic() + _SAMPLE_S
+        first = len(self.windows.done)
+        if not has_busy_threads(self.job):
+            for _ in range(2):
+                if self.windows.arm(length_s=self.parameters.window_s):
+                    self.windows.finish(self.parameters.window_s + 10)
+        while profiles and time.monotonic() < until:
+            time.sleep(TICK_S)
+            self.job.tick()
+        pids = {rank.live.pid: rank.rank for rank in self.job.ranks.values()}
+        samples: dict[int, Samples] = {}
+        for profile in profiles:
+            samples |= profile.stop(pids)
+        found: list[RankPatterns] = []
+        for window in reversed(self.windows.done[first:]):
+            if not found and window.traces:
+                found, _ = summarize_traces(window.traces)
+            for path in window.paths.values():
+                path.unlink(missing_ok=True)
+        if not found and samples:
+            host = self.job.live_job().host
+            found = summarize_profiles(samples, project_root=self.source_root, host=host)
+        return found, samples
+
+    def _start_profiles(self) -> list[Profile]:
+        profiles = [Profile(rank.live.pid, self.folder) for rank in self.job.alive]
+        for profile in profiles:
+            profile.start()
+        return profiles
+
+    def _tell(
+        self,
+        hint: str,
+        onset_ns: int | None,
+        patterns: list[RankPatterns] | None = None,
+        samples: dict[int, Samples] | None = None,
+    ) -> None:
+        self.state, self._told = hint, hint
+        self._told_position = self._position()
+        self.num_incidents += 1
+        result = WatchResult(
+            evidence=self.evidence(hint, onset_ns, samples or {}),
+            patterns=patterns or [],
+            baseline=self.baseline,
+            hint=hint,
+        )
+        self.on_incident(result)
+
+    def evidence(
+        self, hint: str | None, onset_ns: int | None, samples: dict[int, Samples]
+    ) -> JobEvidence:
+        """Gather from all living ranks and join it with what is known of them."""
+        captures: dict[int, RankCapture] = {}
+        if self.job.alive:
+            number = 2 if hint == "stuck" else 1
+            live = self.job.live_job(self.command)
+            captures = {c.rank: c for c in gather(live, num_samples=number, progress=self.progress)}
+        host = self.job.live_job().host
+        ranks = []
+        for rank in self.job.ranks.values():
+            capture = captures.get(rank.rank) or RankCapture(rank.rank, rank.live.pid)
+            capture.ending = read_ending(self.folder, rank.rank, rank.live.pid)
+            capture.facts = capture.facts or read_facts(self.folder, rank.rank)
+            ending = rank.ending
+            last = rank.last_event_ns()
+            offset = rank.ring.unix_offset_ns if rank.ring is not None else 0
+            ranks.append(
+                build_rank(
+                    capture,
+                    host=host,
+                    exit=read_exit(ending.story, ending.exit_code) if ending else None,
+                    steps=rank.step_times(),
+                    stalls=self.stalls.samples.get(rank.rank, ()),
+                    samples=samples.get(rank.rank),
+                    last_event_ns=last + offset if last is not None else None,
+                )
+            )
+        best, recent = self.rule.best_ns, self.recent_ns
+        return build(
+            ranks,
+            world_size=self.job.world_size or len(ranks),
+            command=self.command,
+            source_root=self.source_root,
+            hint=hint,
+            onset_ns=onset_ns,
+            taken_ns=time.time_ns(),
+            step_ms_before=best / NS_PER_S * 1e3 if best else None,
+            step_ms_now=recent / NS_PER_S * 1e3 if recent else None,
+        )
+
+    def close(self) -> None:
+        self.windows.close()
