@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -12,9 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eroica.errors import InputError
+from eroica.read.flight_groups import known_groups
 from eroica.read.folder import find_inputs, load_evidence
 from eroica.read.identify import identify
-from eroica.records import JobEvidence, RankEvidence, Warning
+from eroica.records import JobEvidence, RankEvidence, Setting, Warning
 
 DATA = Path(__file__).parent / "data" / "read"
 SHARED = Path(os.environ.get("EROICA_SHARED", Path(__file__).parents[2] / "shared")) / "data"
@@ -341,6 +343,29 @@ def test_evidence_of_several_hosts_that_collect_wrote_is_merged(tmp_path):
     ]
     assert evidence.ranks[2].flight is not None and evidence.backend == "nccl"
     assert "from a" in whats(evidence) and "is no evidence that can be read" in whats(evidence)
+
+
+def test_the_hook_tells_the_members_that_gloo_does_not(tmp_path):
+    groups = {"backend": "gloo", "groups": {"0": [0, 1, 2], "1": [1, 2]}}
+    told = Setting(key="process_group", value=groups)
+    ranks = tuple(RankEvidence(rank=rank, settings=(told,)) for rank in range(3))
+    evidence = JobEvidence(ranks=ranks, world_size=3)
+    (tmp_path / "evidence.json").write_bytes(msgspec.json.encode(evidence))
+    entry = {"profiling_name": "gloo:all_reduce", "state": "s", "process_group": ("1", "undefined")}
+    data = pickle.dumps({"version": "2.10", "entries": [entry]}, protocol=2)
+    (tmp_path / "_dump_2").write_bytes(data)
+    joined = load_evidence(find_inputs([tmp_path]))
+    assert joined.ranks[2].flight is not None
+    assert joined.ranks[2].flight.groups == {"1": (1, 2)}
+    assert known_groups(joined.ranks) == {"0": (0, 1, 2), "1": (1, 2)}
+
+
+def test_many_cores_give_what_one_gives(tmp_path):
+    for rank in range(6):
+        flight(tmp_path / f"_dump_{rank}", sequence=rank)
+    inputs = find_inputs([tmp_path])
+    with ThreadPoolExecutor(3) as pool:
+        assert load_evidence(inputs, run=pool.map) == load_evidence(inputs)
 
 
 def test_evidence_survives_the_disk(tmp_path):

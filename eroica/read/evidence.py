@@ -3,14 +3,13 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
 
 from eroica import units
 from eroica.errors import InputError
 from eroica.read.exits import exit_of
 from eroica.read.flight import read_flight
 from eroica.read.flight_groups import fill_groups
-from eroica.read.inputs import FileInput, Inputs
+from eroica.read.inputs import FileInput, Inputs, Run
 from eroica.read.logs import Log, scan_log
 from eroica.read.process_kinds import fullness, is_launcher, is_loader_worker, is_same, name_of
 from eroica.read.saved import merge_saved, read_saved
@@ -26,15 +25,6 @@ from eroica.records import (
     RankEvidence,
     Warning,
 )
-
-T = TypeVar("T")
-U = TypeVar("U")
-
-
-class Run(Protocol):
-    """``map``, or something like it that uses more than one core."""
-
-    def __call__(self, function: Callable[[T], U], items: Iterable[T], /) -> Iterable[U]: ...
 
 
 @dataclass

@@ -7,11 +7,11 @@ is known from elsewhere (``torch.distributed.get_process_group_ranks``) as ``kno
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from eroica.records import FlightRecord
+from eroica.records import FlightRecord, RankEvidence
 
 _DEFAULT = "default_pg"
 
@@ -21,7 +21,10 @@ def fill_groups(
     world_size: int,
     known: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[int, FlightRecord]:
-    """Return the records with every group of their entries in ``groups``; told ones are kept."""
+    """Return the records with every group of their entries in ``groups``.
+
+    What is known counts before what a dump tells, that before what is concluded.
+    """
     callers: dict[str, set[int]] = defaultdict(set)
     told: dict[str, tuple[int, ...]] = dict(known or {})
     for rank, record in records.items():
@@ -34,9 +37,22 @@ def fill_groups(
         missing = {
             entry.group: told.get(entry.group) or tuple(sorted(callers[entry.group]))
             for entry in record.entries
-            if entry.group and not record.groups.get(entry.group)
+            if entry.group and (entry.group in (known or {}) or not record.groups.get(entry.group))
         }
         if missing:
             record = msgspec.structs.replace(record, groups={**record.groups, **missing})
         filled[rank] = record
     return filled
+
+
+def known_groups(ranks: Iterable[RankEvidence]) -> dict[str, tuple[int, ...]]:
+    """The groups that the hook told (Setting ``process_group``: name to ranks)."""
+    known: dict[str, tuple[int, ...]] = {}
+    for rank in ranks:
+        for setting in rank.settings:
+            groups = setting.value.get("groups") if isinstance(setting.value, dict) else None
+            if setting.key == "process_group" and isinstance(groups, dict):
+                for name, members in groups.items():
+                    if isinstance(members, (list, tuple)):
+                        known[str(name)] = tuple(n for n in members if isinstance(n, int))
+    return known

@@ -1,7 +1,9 @@
 """What find_inputs hands on: files by kind, each with the rank it is of."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from eroica.records import Warning
 
@@ -58,3 +60,13 @@ class Inputs:
     def world_size(self) -> int | None:
         """As the traces tell it."""
         return max((trace.world_size or 0 for trace in self.traces), default=0) or None
+
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Run(Protocol):
+    """``map``, or something like it that uses more than one core."""
+
+    def __call__(self, function: Callable[[T], U], items: Iterable[T], /) -> Iterable[U]: ...

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from eroica.errors import InputError
+from eroica.read.flight_groups import fill_groups, known_groups
 from eroica.read.source import read_bytes
 from eroica.records import JobEvidence, RankEvidence, Warning
 
@@ -34,10 +35,14 @@ def merge_saved(
         for rank in one.ranks:
             ranks[rank.rank] = _joined(ranks[rank.rank], rank) if rank.rank in ranks else rank
     first = saved[0]
+    world_size = max(one.world_size for one in (evidence, *saved))
+    records = {number: one.flight for number, one in ranks.items() if one.flight}
+    for number, record in fill_groups(records, world_size, known_groups(ranks.values())).items():
+        ranks[number] = msgspec.structs.replace(ranks[number], flight=record)
     return msgspec.structs.replace(
         first,
         ranks=tuple(ranks[number] for number in sorted(ranks)),
-        world_size=max(one.world_size for one in (evidence, *saved)),
+        world_size=world_size,
         backend=next((one.backend for one in (*saved, evidence) if one.backend), ""),
         log_events=tuple(
             {_key(e): e for one in (*saved, evidence) for e in one.log_events}.values()
