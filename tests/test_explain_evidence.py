@@ -4,6 +4,7 @@ import subprocess
 
 import msgspec
 import pytest
+from make_patterns import make_patterns
 from make_prompts import TRAIN, with_source
 
 from eroica.explain.evidence import gather
@@ -137,3 +138,28 @@ def test_the_commits_that_touched_the_lines_are_named(saved_incident, tmp_path):
 def test_foreign_text_stays_on_its_line():
     assert inert("a\nb\u202e\x1b[0m") == "a\\nb\\u202e\\x1b[0m"
     assert len(inert("x" * 5000)) < 500
+
+
+def test_a_guilty_rank_is_set_beside_the_median_of_the_others(saved_incident):
+    incident = saved_incident("slow").read_incident()
+    pack = gather(incident, incident.causes[0], patterns=make_patterns(8, (2,)))
+    lines = part(pack, "profile").splitlines()
+    assert lines[0].startswith("window of the guilty ranks: compute 55 %")
+    assert "rank 2 (guilty) against the median of the other ranks:" in lines
+    at = lines.index("[python] dataset.py:88 json.loads")
+    assert lines[at + 1].startswith("  guilty:  beta=0.43") and "in 10 calls" in lines[at + 1]
+    assert lines[at + 2].startswith("  healthy: beta=0.019 mu=0.90")
+
+
+def test_a_cause_on_all_ranks_lists_the_largest_functions(saved_incident):
+    incident = saved_incident("hardware").read_incident()
+    pack = gather(incident, incident.causes[1], patterns=make_patterns(8, ()))
+    assert "mean over all ranks, largest first:" in part(pack, "profile")
+
+
+def test_source_that_is_not_there_is_said(saved_incident):
+    folder = saved_incident("stuck")
+    pack = packed(folder)
+    assert "the source of the guilty function was not found" in part(pack, "not collected")
+    pack = packed(folder, share="names")
+    assert "the source of the guilty function is not shared" in part(pack, "not collected")

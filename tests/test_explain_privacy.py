@@ -93,6 +93,12 @@ def test_text_that_looks_like_a_pseudonym_comes_back_as_itself():
     assert names.reveal(names.hide(text)) == text
 
 
+def test_even_a_short_host_is_hidden_where_it_stands_alone():
+    names = Pseudonyms()
+    names.know("vm", "node")
+    assert names.hide("vm: vmstat svm") == "node-1: vmstat svm"
+
+
 def test_common_words_are_no_names():
     names = Pseudonyms()
     names.know("train", "user")

@@ -129,7 +129,7 @@ def test_shared_patterns_hold_numbers_and_no_names_or_source(slow, tmp_path):
         + [[one.host, one.source, one.proxy] for one in patterns]
         + [list(one.arrivals.key_C) for one in patterns]
     )
-    for name in (*OWN, "gpu-000", "dp|", '"dp"', "d1", "c1"):
+    for name in (*OWN, "gpu-000", "dp|", '"dp"', '"d1"', '"c1"'):
         assert name not in seen
         assert name.encode() not in (got.path / "incident.json").read_bytes()
     before = {one.rank: one for one in load(slow).patterns}

@@ -5,11 +5,13 @@ pack says so. Tokens are estimated as characters / 4: counting them exactly woul
 that some libraries download.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from eroica.columns import RankPatterns
 from eroica.explain import parts
 from eroica.explain.privacy import Share
+from eroica.explain.profiles import profiles
 from eroica.explain.sources import Excerpt, Sources
 from eroica.records import Cause, Incident, JobEvidence, Place
 
@@ -51,6 +53,7 @@ def gather(
     cause: Cause | None,
     *,
     evidence: JobEvidence | None = None,
+    patterns: Sequence[RankPatterns] = (),
     source_root: str | None = None,
     share: Share = "functions",
     budget: int = DEFAULT_BUDGET,
@@ -64,6 +67,7 @@ def gather(
         Part("verdict", parts.verdict(incident, cause), 100),
         Part("findings", parts.findings(incident, cause), 95),
         Part("difference", parts.difference(incident, cause, evidence), 90),
+        Part("profile", profiles(incident, cause, patterns), 88),
         Part("waiting", parts.waiting(incident, evidence), 85),
         *(
             Part(f"source {e.file}:{e.first}-{e.last} ({e.about})", e.text, 80 - 3 * n)
@@ -72,7 +76,7 @@ def gather(
         Part("environment", parts.environment(incident, evidence), 60),
         Part("logs", "" if share == "none" else parts.logs(cause, evidence), 40),
         Part("commits", _commits(sources, excerpts), 30),
-        Part("not collected", parts.unseen(incident, evidence), 70),
+        Part("not collected", _unseen(incident, cause, evidence, excerpts, share), 70),
         Part("other causes", parts.others(incident, cause), 50),
     ]
     kept, left_out = _within([part for part in collected if part.text], budget)
@@ -86,6 +90,20 @@ def gather(
         ),
         source_sha256=guilty.sha256 if guilty else "",
     )
+
+
+def _unseen(
+    incident: Incident,
+    cause: Cause | None,
+    evidence: JobEvidence | None,
+    excerpts: list[Excerpt],
+    share: Share,
+) -> str:
+    text = parts.unseen(incident, evidence)
+    if cause is not None and cause.functions and not excerpts:
+        why = "is not shared" if share not in _WITH_SOURCE else "was not found on this machine"
+        text += f"\nthe source of the guilty function {why}"
+    return text.strip("\n")
 
 
 _WITH_SOURCE = ("functions", "files")

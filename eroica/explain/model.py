@@ -1,23 +1,19 @@
-"""The chat model behind one small Protocol; LangChain below it, loaded only when it is called.
+"""The chat model behind one small Protocol, and how its name, address and key are resolved.
 
 A name is ``PROVIDER:NAME`` (``openai:...`` also serves vLLM, Ollama and llama.cpp by their
 OpenAI-compatible address), a bare NAME (taken as openai's), or ``replay:FILE``. Address and key
-are resolved here and passed explicitly, and tracing to third parties is off for every call: a
-variable left in a shell must not send a prompt elsewhere.
+are resolved here and passed explicitly: a variable left in a shell must not send a prompt
+elsewhere.
 """
 
 import ipaddress
 import os
-import queue
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from eroica.errors import InputError, ModelError
+from eroica.errors import InputError
 
 OnToken = Callable[[str], None]
 OPENAI_URL = "https://api.openai.com/v1"
@@ -147,6 +143,8 @@ def resolve(
         provider, rest = "openai", wanted
     if provider == "openai":
         return _openai(rest, env, dict(options or {}))
+    from eroica.explain.provider import LangChainModel
+
     return LangChainModel(
         f"{provider}:{rest}", provider, rest, f"{provider} (its own address)", dict(options or {})
     )
@@ -157,7 +155,9 @@ def is_configured(environment: Mapping[str, str] | None = None) -> bool:
     return bool((os.environ if environment is None else environment).get("EROICA_MODEL"))
 
 
-def _openai(name: str, env: Mapping[str, str], options: dict[str, Any]) -> "LangChainModel":
+def _openai(name: str, env: Mapping[str, str], options: dict[str, Any]) -> ChatModel:
+    from eroica.explain.provider import LangChainModel
+
     url = env.get("OPENAI_BASE_URL") or env.get("OPENAI_API_BASE") or OPENAI_URL
     key = env.get("OPENAI_API_KEY") or ""
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
@@ -191,147 +191,3 @@ def is_loopback(endpoint: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-@dataclass
-class LangChainModel:
-    """A model of any provider LangChain knows."""
-
-    name: str
-    provider: str
-    model: str
-    endpoint: str
-    options: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Holds the key, so it stays out of ``repr``."""
-
-    def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        context: CallContext,
-        max_tokens: int,
-        seconds: float,
-        on_token: OnToken | None = None,
-    ) -> Completion:
-        pairs = [(str(message.role), message.content) for message in messages]
-        pieces: queue.SimpleQueue[str | Completion | Exception] = queue.SimpleQueue()
-
-        def call() -> None:
-            try:
-                with _untraced():
-                    pieces.put(_stream(self._open(max_tokens, seconds), pairs, pieces.put))
-            except Exception as error:
-                # The border to a library: whatever a provider raises becomes one named error.
-                pieces.put(error)
-
-        # In a thread: a library's retries and waits must not outlast the time given.
-        threading.Thread(target=call, name="model call", daemon=True).start()
-        result = _received(pieces, seconds, on_token)
-        if isinstance(result, Completion):
-            return result
-        if isinstance(result, ModelError):
-            raise result
-        raise ModelError(
-            f"{self.name} at {self.endpoint} did not answer", _reason(result, self.options)
-        ) from result
-
-    def _open(self, max_tokens: int, seconds: float) -> Any:  # noqa: ANN401 - a LangChain model
-        from langchain.chat_models import init_chat_model
-
-        limits = {"max_tokens": max_tokens, "timeout": seconds}
-        try:
-            return init_chat_model(
-                self.model, model_provider=self.provider, **{**limits, **self.options}
-            )
-        except ImportError as error:
-            raise ModelError(
-                f"{self.name} needs a package that is not installed",
-                _reason(error, self.options),
-                f"pip install langchain-{self.provider.replace('_', '-')}",
-            ) from error
-        except ValueError as error:
-            raise ModelError(f"{self.name} is no model", _reason(error, self.options)) from error
-
-
-@contextmanager
-def _untraced() -> Iterator[None]:
-    """Keep a call from every collector, whatever the shell's variables ask for."""
-    from langsmith import tracing_context
-
-    # These ask for a tracer that no longer exists, and the library stops at them.
-    kept = {
-        n: os.environ.pop(n) for n in ("LANGCHAIN_TRACING", "LANGCHAIN_HANDLER") if n in os.environ
-    }
-    try:
-        with tracing_context(enabled=False):
-            yield
-    finally:
-        os.environ.update(kept)
-
-
-def _received(
-    pieces: "queue.SimpleQueue[str | Completion | Exception]",
-    seconds: float,
-    on_token: OnToken | None,
-) -> Completion | Exception:
-    """Hand the pieces on as they come; the last one is the answer, or why there is none."""
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            piece = pieces.get(timeout=max(0.0, end - time.monotonic()))
-        except queue.Empty:
-            return ModelError("the model took too long", f"over {seconds:.0f} s for one answer")
-        if not isinstance(piece, str):
-            return piece
-        if on_token is not None:
-            on_token(piece)
-
-
-def _stream(
-    chat: Any,  # noqa: ANN401 - a LangChain model
-    pairs: list[tuple[str, str]],
-    hand_on: OnToken,
-) -> Completion:
-    """Read the answer piece by piece and put it together."""
-    start = time.monotonic()
-    parts: list[str] = []
-    whole = None
-    for chunk in chat.stream(pairs):
-        whole = chunk if whole is None else whole + chunk
-        text = _text_of(chunk.content)
-        if text:
-            parts.append(text)
-            hand_on(text)
-    text = "".join(parts)
-    usage = getattr(whole, "usage_metadata", None) or {}
-    metadata = getattr(whole, "response_metadata", None) or {}
-    refusal = (getattr(whole, "additional_kwargs", None) or {}).get("refusal")
-    reason = metadata.get("finish_reason") or metadata.get("stop_reason") or ""
-    prompt_chars = sum(len(content) for _, content in pairs)
-    return Completion(
-        text=text or str(refusal or ""),
-        finish_reason="refusal" if refusal else str(reason),
-        input_tokens=int(usage.get("input_tokens") or prompt_chars // 4),
-        output_tokens=int(usage.get("output_tokens") or len(text) // 4),
-        seconds=time.monotonic() - start,
-    )
-
-
-def _text_of(content: Any) -> str:  # noqa: ANN401 - text, or a list of blocks
-    if isinstance(content, str):
-        return content
-    blocks = content if isinstance(content, list) else []
-    return "".join(
-        block if isinstance(block, str) else str(block.get("text", ""))
-        for block in blocks
-        if isinstance(block, str) or block.get("type", "text") == "text"
-    )
-
-
-def _reason(error: Exception, options: Mapping[str, Any]) -> str:
-    """One line of a provider's error, without the key."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    key = str(options.get("api_key") or "")
-    if len(key) >= 6:
-        text = text.replace(key, "[key]")
-    return f"{type(error).__name__}: {text[:300]}"

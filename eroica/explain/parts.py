@@ -104,6 +104,9 @@ def _finding(finding: Finding) -> str:
         fields.append(" ".join(vector))
     if finding.text:
         fields.append(inert(finding.text))
+    if finding.function is not None and finding.function.stack:
+        places = " < ".join(place_text(place) for place in finding.function.stack[:5])
+        fields.append(inert(f"called from {places}"))
     if finding.details:
         fields.append(inert(f"details {finding.details}"))
     return " | ".join(fields)

@@ -82,7 +82,8 @@ class Pseudonyms:
 
     def know(self, real: str, kind: str) -> None:
         """Hide this text wherever it stands alone, from now on."""
-        if len(real) >= 3 and real.lower() not in _COMMON and real not in self._literals:
+        shortest = 2 if kind == "node" else 3
+        if len(real) >= shortest and real.lower() not in _COMMON and real not in self._literals:
             self._literals[real] = kind
             self._pattern = None
 

@@ -5,6 +5,7 @@ ships; the rest stay. An undefined variable is an error, never an empty string.
 """
 
 import hashlib
+import logging
 import os
 import secrets
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from eroica.errors import InputError
+from eroica.errors import EroicaError, InputError
 from eroica.explain.evidence import DEFAULT_BUDGET, Pack, gather
 from eroica.explain.privacy import Pseudonyms, Share
 from eroica.incident import IncidentFolder
@@ -21,6 +22,9 @@ from eroica.records import FAMILY, Cause, Incident
 if TYPE_CHECKING:
     import jinja2
 
+    from eroica.columns import RankPatterns
+
+_LOG = logging.getLogger(__name__)
 Purpose = Literal["explain", "patch", "narrative"]
 PURPOSES: tuple[Purpose, ...] = ("explain", "patch", "narrative")
 
@@ -182,6 +186,19 @@ def prompt_for(
     return prompt.text + "\n"
 
 
+def _patterns(folder: IncidentFolder) -> "list[RankPatterns]":
+    """The incident's patterns; a file that cannot be read only makes the prompt poorer."""
+    if not folder.patterns_path.exists():
+        return []
+    from eroica.summarize import read_parquet
+
+    try:
+        return list(read_parquet(folder.patterns_path))
+    except (EroicaError, OSError, ValueError) as error:
+        _LOG.warning("the patterns of %s are left out: %s", folder.id, error)
+        return []
+
+
 def prepare(
     folder: IncidentFolder,
     purpose: str,
@@ -197,16 +214,19 @@ def prepare(
     if purpose not in PURPOSES:
         raise InputError(f"no prompt is for {purpose!r}", f"there are: {', '.join(PURPOSES)}")
     incident, evidence = folder.read_incident(), folder.read_evidence()
+    patterns = _patterns(folder)
     pack = gather(
         incident,
         choose(incident, cause),
         evidence=evidence,
+        patterns=patterns,
         source_root=source_root,
         share=share,
         budget=budget,
     )
     names = Pseudonyms.of(folder, incident, evidence, hide_names=share == "none")
     names.know_root(source_root)
+    names.know_hosts(one.host for one in patterns)
     chosen = next(one for one in PURPOSES if one == purpose)
     prompt = build(pack, chosen, names, folder=templates, fence=fence)
     return prompt, pack, names

@@ -7,11 +7,10 @@ from eroica.explain.knowledge import lookup
 from eroica.explain.rules import citation, place_text, ranks_text
 from eroica.incident import IncidentFolder
 from eroica.records import Cause, Diagnosis, Incident
-from eroica.report import tables
+from eroica.report import sections
 from eroica.report.blocks import (
     Block,
     Bullets,
-    Code,
     Document,
     Facts,
     Picture,
@@ -54,18 +53,18 @@ def build(folder: IncidentFolder, options: Options) -> Document:
 def document(material: Material, options: Options) -> Document:
     incident = material.incident
     pictures = _pictures(material) if options.pictures else {}
-    sections = [
+    made = [
         _summary(material, pictures),
         _impact(material, options),
         _timeline(material, pictures),
         _causes(material, pictures),
-        _evidence(material, pictures),
-        _known(material),
-        _actions(material),
-        _patches(material),
-        _record(material),
+        sections.evidence(material, take(pictures, "arrivals", "heatmap", "waiting")),
+        sections.known(material),
+        sections.actions(material),
+        sections.patches(material),
+        sections.record(material),
     ]
-    kept = tuple(section for section in sections if section.blocks or section.children)
+    kept = tuple(section for section in made if section.blocks or section.children)
     return Document(
         title=headline(incident),
         symptom=incident.symptom,
@@ -107,16 +106,9 @@ def _pictures(material: Material) -> dict[str, Picture]:
     return {picture.id: picture for picture in draw(material)}
 
 
-def _take(pictures: dict[str, Picture], *names: str) -> tuple[Picture, ...]:
+def take(pictures: dict[str, Picture], *names: str) -> tuple[Picture, ...]:
     """Take pictures out, so that each is shown once, where it is asked for first."""
     return tuple(pictures.pop(name) for name in names if name in pictures)
-
-
-def _rules(material: Material, cause: str) -> Diagnosis | None:
-    for diagnosis in material.diagnoses:
-        if diagnosis.cause == cause and diagnosis.source == "rules":
-            return diagnosis
-    return None
 
 
 def _summary(material: Material, pictures: dict[str, Picture]) -> Section:
@@ -125,7 +117,7 @@ def _summary(material: Material, pictures: dict[str, Picture]) -> Section:
     blocks: list[Block] = []
     if incident.causes:
         cause = incident.causes[0]
-        diagnosis = _rules(material, cause.id)
+        diagnosis = sections.rules_of(material, cause.id)
         why = diagnosis.claims[0].text if diagnosis and diagnosis.claims else cause.summary
         todo = diagnosis.next_steps[0] if diagnosis and diagnosis.next_steps else cause.advice
         blocks.append(Text(_sentence(cause.summary), tone="lead"))
@@ -134,7 +126,7 @@ def _summary(material: Material, pictures: dict[str, Picture]) -> Section:
         if cause.action in ("drain", "configure"):
             blocks.append(Text("This is not in the code: no patch is proposed.", tone="note"))
     else:
-        diagnosis = _rules(material, "")
+        diagnosis = sections.rules_of(material, "")
         blocks.append(Text(_sentence(headline(incident)), tone="lead"))
         if diagnosis and diagnosis.next_steps:
             blocks.append(Text(f"Do: {_sentence(diagnosis.next_steps[0])}"))
@@ -143,7 +135,7 @@ def _summary(material: Material, pictures: dict[str, Picture]) -> Section:
         text = f"The collective time-out ends the job {left} after the diagnosis."
         blocks.append(Text(text, "alarm"))
     first = "waiting" if incident.symptom in ("stuck", "failed") else "heatmap"
-    blocks += _take(pictures, first) or _take(pictures, "breakdown")
+    blocks += take(pictures, first) or take(pictures, "breakdown")
     return Section("summary", "Summary", tuple(blocks))
 
 
@@ -156,7 +148,7 @@ def _impact(material: Material, options: Options) -> Section:
 def _timeline(material: Material, pictures: dict[str, Picture]) -> Section:
     table = timeline_rows(material)
     blocks: list[Block] = [table] if table.rows else []
-    return Section("timeline", "Timeline", (*blocks, *_take(pictures, "steps")))
+    return Section("timeline", "Timeline", (*blocks, *take(pictures, "steps")))
 
 
 def _causes(material: Material, pictures: dict[str, Picture]) -> Section:
@@ -165,7 +157,7 @@ def _causes(material: Material, pictures: dict[str, Picture]) -> Section:
     if len(causes) > 1:
         blocks.append(Text(f"{len(causes)} causes at once, the first explains most."))
     children = [_cause(material, cause) for cause in causes]
-    blocks += _take(pictures, "pattern", "breakdown")
+    blocks += take(pictures, "pattern", "breakdown")
     return Section("causes", "Causes" if len(causes) > 1 else "Cause", tuple(blocks), (*children,))
 
 
@@ -215,108 +207,6 @@ def claim_text(text: str, citations: tuple[str, ...], is_resolved: bool) -> str:
     sources = f" [{', '.join(missing)}]" if missing else ""
     mark = "" if is_resolved else " (not confirmed by the evidence)"
     return f"{text}{sources}{mark}"
-
-
-def _evidence(material: Material, pictures: dict[str, Picture]) -> Section:
-    incident = material.incident
-    blocks: list[Block] = []
-    if incident.ranks_table:
-        blocks.append(tables.ranks_table(incident))
-    blocks += _take(pictures, "arrivals", "heatmap", "waiting")
-    if incident.findings:
-        blocks.append(tables.findings_table(incident))
-    return Section("evidence", "Evidence", tuple(blocks))
-
-
-def _known(material: Material) -> Section:
-    """Known, suspected and not collected, apart from each other."""
-    incident = material.incident
-    sure = [c for c in incident.causes if _verdict(material, c) in ("established", "supported")]
-    unsure = [c for c in incident.causes if c not in sure]
-    known = tuple(f"{cause.id}: {cause.summary} ({_verdict(material, cause)})" for cause in sure)
-    suspected = tuple(f"{cause.id}: {cause.summary}" for cause in unsure)
-    unseen = list(incident.not_seen)
-    if incident.job.missing_ranks:
-        unseen.append(
-            f"Nothing was collected from {units.rank_phrase(incident.job.missing_ranks)}."
-        )
-    for diagnosis in material.diagnoses:
-        unseen += diagnosis.notes if diagnosis.source == "rules" else ()
-    unseen += material.lost
-    warnings = tuple(
-        f"{warning.file}: {warning.what}" if warning.file else warning.what
-        for warning in incident.warnings
-    )
-    parts = (
-        ("known", "Known", known),
-        ("suspected", "Suspected", suspected),
-        ("unseen", "Not collected", tuple(dict.fromkeys(unseen))),
-        ("warnings", "Warnings", warnings),
-    )
-    children = tuple(Section(key, title, (Bullets(rows),)) for key, title, rows in parts if rows)
-    return Section("known-unknown", "Known and not known", (), children)
-
-
-def _verdict(material: Material, cause: Cause) -> str:
-    diagnosis = _rules(material, cause.id)
-    return diagnosis.verdict if diagnosis else "hypothesis"
-
-
-def _actions(material: Material) -> Section:
-    steps: list[str] = []
-    for diagnosis in material.diagnoses:
-        mark = f"{diagnosis.cause}: " if diagnosis.cause else ""
-        steps += [f"{mark}{step}" for step in diagnosis.next_steps]
-    rows = tuple(dict.fromkeys(steps))
-    return Section("actions", "What to do", (Bullets(rows, is_numbered=True),) if rows else ())
-
-
-def _patches(material: Material) -> Section:
-    children = []
-    for patch in material.patches:
-        facts = [
-            ("For", patch.cause),
-            ("By", patch.source),
-            ("Label", patch.label),
-            ("Files", ", ".join(edit.path for edit in patch.edits)),
-            ("Applied", patch.applied or "no"),
-        ]
-        decided = [d for d in material.decisions if d.patch == patch.id]
-        if decided:
-            last = decided[-1]
-            facts.append(("Decision", f"{last.action} at {last.time} {last.comment}".strip()))
-        blocks: list[Block] = [Facts(tuple(facts))]
-        blocks += [Text(text) for text in (patch.why, patch.behaviour) if text]
-        failed = tuple(f"{gate.name}: {gate.reason}" for gate in patch.gates if not gate.passed)
-        if failed:
-            blocks += [Text("Gates it failed:"), Bullets(failed)]
-        if patch.rehearsal:
-            verdict = patch.rehearsal.verdict
-            blocks.append(Text(f"Rehearsal: {verdict}. {patch.rehearsal.summary}"))
-        blocks.append(Code(patch.diff, "diff"))
-        children.append(Section(f"patch-{patch.id}", f"{patch.id}: {patch.title}", tuple(blocks)))
-    return Section("patches", "Patch and rehearsal", (), tuple(children))
-
-
-def _record(material: Material) -> Section:
-    incident = material.incident
-    job = incident.job
-    facts = [
-        ("Incident", incident.id),
-        ("Source", incident.source),
-        ("Command", " ".join(job.command)),
-        ("Ranks seen", f"{len(job.ranks)} of {job.world_size}"),
-        ("Backend", job.backend),
-        ("eroica", incident.eroica),
-        *tables.versions(material.evidence),
-    ]
-    blocks: list[Block] = [Facts(tuple((name, value) for name, value in facts if value))]
-    if len(job.hosts) > 0:
-        blocks.append(tables.hosts_table(job))
-    changed = tables.changed_parameters()
-    if changed:
-        blocks.append(Text("Parameters that differ from the defaults: " + ", ".join(changed)))
-    return Section("record", "Parameters and versions", tuple(blocks))
 
 
 def _sentence(text: str) -> str:
