@@ -174,6 +174,39 @@ def find_critical_path(
 
 
 @compiled
+def _elect(top: Int64, below: Int32, start: Int64, duration: Int64, level: Int8, time: int) -> int:
+    """Return the event that holds the instant after ``time``, -1 for none; drop what has ended."""
+    winner = -1
+    for lane in range(NUM_LANES):
+        while top[lane] >= 0 and start[top[lane]] + duration[top[lane]] <= time:
+            top[lane] = below[top[lane]]
+        if top[lane] >= 0 and (winner < 0 or level[top[lane]] < level[winner]):
+            winner = top[lane]
+    return winner
+
+
+@compiled
+def _overlap(start: Int64, end: Int64, first: int, left: int, right: int) -> int:
+    """Return how much of [left, right) the sorted intervals from ``first`` on cover."""
+    covered = 0
+    while first < len(start) and start[first] < right:
+        covered += min(right, end[first]) - max(left, start[first])
+        first += 1
+    return covered
+
+
+@compiled
+def _take_longest(since: Int64, touched: Int32) -> int:
+    """Return the function with most time, -1 where there is none, and set all back to 0."""
+    longest, found = 0, -1
+    for function in touched:
+        if since[function] > longest:
+            longest, found = since[function], function
+        since[function] = 0
+    return found
+
+
+@compiled
 def _sweep(
     order: Int32,
     start: Int64,
@@ -206,26 +239,17 @@ def _sweep(
             continue
         until = min(start[event], window_end) if event >= 0 else window_end
         while time < until:
-            winner = -1
-            for which in range(NUM_LANES):
-                while top[which] >= 0 and start[top[which]] + duration[top[which]] <= time:
-                    top[which] = below[top[which]]
-                if top[which] >= 0 and (winner < 0 or level[top[which]] < level[winner]):
-                    winner = top[which]
+            winner = _elect(top, below, start, duration, level, time)
             stop = until
             if winner >= 0:
                 stop = min(stop, start[winner] + duration[winner])
                 if top[LANE_TRAINING] >= 0:  # its level changes when a call returns
                     stop = min(stop, start[top[LANE_TRAINING]] + duration[top[LANE_TRAINING]])
-            row = level[winner] if winner >= 0 else NUM_LEVELS
             span = stop - time
-            in_data = 0
             while data < len(data_start) and data_end[data] <= time:
                 data += 1
-            here = data
-            while here < len(data_start) and data_start[here] < stop:
-                in_data += min(stop, data_end[here]) - max(time, data_start[here])
-                here += 1
+            in_data = _overlap(data_start, data_end, data, time, stop)
+            row = level[winner] if winner >= 0 else NUM_LEVELS
             level_ns[row, 1] += in_data
             level_ns[row, 0] += span - in_data
             if winner >= 0:
@@ -240,13 +264,7 @@ def _sweep(
         if event < 0 or start[event] >= window_end:
             continue
         if lane[event] == LANE_COLLECTIVE:
-            longest = 0
-            for i in range(num_touched):
-                candidate = touched[i]
-                if since[candidate] > longest:
-                    longest = since[candidate]
-                    culprit[seen] = candidate
-                since[candidate] = 0
+            culprit[seen] = _take_longest(since, touched[:num_touched])
             num_touched = 0
             collective[seen] = event
             seen += 1
