@@ -74,7 +74,10 @@ def _covers(sharp: Draft, vague: Draft) -> bool:
 
 def _is_worth(draft: Draft, parameters: Parameters) -> bool:
     value = draft.share if draft.share is not None else (draft.rank_share or 0.0)
-    floor = parameters.common_share if draft.ranks == "all" else parameters.straggler_share
+    # What all ranks share is measured against the step itself; few ranks and the job's own past
+    # are a yardstick, so less is enough.
+    is_common = draft.ranks == "all" and draft.rule != "baseline"
+    floor = parameters.common_share if is_common else parameters.straggler_share
     return value >= floor
 
 

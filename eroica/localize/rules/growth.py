@@ -90,8 +90,8 @@ def step_trend(view: JobView) -> tuple[float, float, float] | None:
     order = np.argsort(np.argsort(level)).astype(np.float64)
     correlation = float(np.corrcoef(order, np.arange(len(order)))[0, 1])
     first, last = float(level[:2].mean()), float(level[-2:].mean())
-    middle = float(level[4:6].mean())
-    rises = last >= 1.35 * first and first * 1.05 < middle < last * 0.98
+    one_jump = float(np.diff(level).max()) > 0.5 * (last - first)
+    rises = last >= 1.35 * first and not one_jump
     return (first, last, correlation) if rises and correlation >= 0.85 else None
 
 

@@ -19,6 +19,7 @@ from eroica.records import Action, Place
 EXCLUSIVE = 0.2
 
 LOWER_RATE = 0.92
+EVEN_RATE = 0.97  # a function this close to the peers' rate runs on a healthy device
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def category_of(
         return "straggler_data_loading", "patch", 0.9
     if top.zone == "logging" or (alone and has_word(view, top, LOG_WORDS)):
         return "straggler_rank_logging", "patch", 0.9
-    if alone and is_input(view, top, spine) is not True:
+    if alone and is_input(view, top, spine, by_zone=False) is not True:
         return "serialized_on_rank0", "patch", 0.85
     if is_input(view, top, spine) is True:
         return "straggler_data_loading", "patch", 0.85
@@ -75,7 +76,9 @@ def _compute_kind(view: JobView, top: Row, columns: list[int]) -> tuple[str, Act
     more, rate = _compare_execution(view, columns)
     if more is not None and more > 1.2:
         return "load_imbalance", "patch", 0.8
-    if rate is not None and rate < LOWER_RATE:
+    if rate is not None and rate[0] < LOWER_RATE:
+        if rate[1] > EVEN_RATE:
+            return "load_imbalance", "patch", 0.7
         if top.kind == "kernel":
             return "gpu_throttled", "drain", 0.8
         return "straggler_compute", "investigate", 0.75
@@ -84,8 +87,10 @@ def _compute_kind(view: JobView, top: Row, columns: list[int]) -> tuple[str, Act
     return "straggler_compute", "investigate", 0.7
 
 
-def _compare_execution(view: JobView, columns: list[int]) -> tuple[float | None, float | None]:
-    """Return (executions a step, rate of execution) of the slow ranks over their peers'.
+def _compare_execution(
+    view: JobView, columns: list[int]
+) -> tuple[float | None, tuple[float, float] | None]:
+    """Return (executions a step, (mean, fastest) rate of execution) of the slow ranks over their peers'.
 
     The rate is nanoseconds per execution of the functions both have, weighted by the peers' time.
     """
@@ -112,7 +117,11 @@ def _compare_execution(view: JobView, columns: list[int]) -> tuple[float | None,
 
 def _rate_of(
     mine: dict[str, list[tuple[float, float]]], peers: dict[str, list[tuple[float, float]]]
-) -> float | None:
+) -> tuple[float, float] | None:
+    """Return (mean, fastest) rate over the peers', of functions that hold 2 % of the time each.
+
+    A slow device slows all it runs; longer inputs leave the optimizer's kernels as they are.
+    """
     ratios, weights = [], []
     for name in mine.keys() & peers.keys():
         other = float(np.median([p[0] for p in peers[name]]))
@@ -120,7 +129,11 @@ def _rate_of(
         if own > 0:
             ratios.append(other / own)
             weights.append(float(np.median([p[1] for p in peers[name]])))
-    return float(np.average(ratios, weights=weights)) if sum(weights) > 0 else None
+    total = sum(weights)
+    if total <= 0:
+        return None
+    large = [r for r, w in zip(ratios, weights, strict=True) if w >= 0.02 * total]
+    return float(np.average(ratios, weights=weights)), max(large, default=1.0)
 
 
 def _is_sending(view: JobView, group: Group, top: Row, columns: list[int]) -> bool:

@@ -103,10 +103,14 @@ def departure(row: Row, spine: Spine) -> tuple[Place | None, Place | None]:
     return entry, caller
 
 
-def is_input(view: JobView, row: Row, spine: Spine) -> bool | None:
-    """Whether the work makes a step's input (True) or comes after it (False); None: cannot say."""
+def is_input(view: JobView, row: Row, spine: Spine, *, by_zone: bool = True) -> bool | None:
+    """Whether the work makes a step's input (True) or comes after it (False); None: cannot say.
+
+    Without ``by_zone`` only the place of the call on the spine counts: an evaluation loads data
+    as well.
+    """
     entry, caller = departure(row, spine)
-    if row.zone in ("loader", "loader_wait", "unpickle"):
+    if by_zone and row.zone in ("loader", "loader_wait", "unpickle"):
         return True
     if caller is not None and caller.line is not None:
         key = key_of(caller)

@@ -25,8 +25,7 @@ def sampler(view: JobView) -> list[Draft]:
     for place, found in _by_place(view).items():
         values = [s.value for s in found if isinstance(s.value, dict)]
         lengths = {v.get("dataset_len") for v in values}
-        ranks = len({id(s) for s in found})
-        if ranks < min(2, view.num_ranks) or len(lengths) != 1 or None in lengths:
+        if len(found) < min(2, view.num_ranks) or len(lengths) != 1 or None in lengths:
             continue
         if any(str(v.get("sampler")) not in UNSHARDED for v in values):
             draft = _wrong_replicas(view, place, values)
@@ -41,10 +40,14 @@ def sampler(view: JobView) -> list[Draft]:
 
 
 def _by_place(view: JobView) -> dict[Place, list[Setting]]:
+    """Loaders by the line that builds them, one a rank."""
     found: dict[Place, list[Setting]] = {}
-    for setting in view.values("dataloader"):
-        if setting.places:
-            found.setdefault(setting.places[0], []).append(setting)
+    for rank in view.ranks:
+        once: set[Place] = set()
+        for setting in view.values("dataloader", rank):
+            if setting.places and setting.places[0] not in once:
+                once.add(setting.places[0])
+                found.setdefault(setting.places[0], []).append(setting)
     return found
 
 
@@ -148,14 +151,10 @@ def depends_on_rank(info: FunctionInfo, line: int | None) -> bool:
     function that carry rank in their name are, and so is everything built from ``self`` there.
     """
     tainted = {p for p in info.parameters if "rank" in p.lower() or p in ("shard", "part")}
-    assigns = [n for n in info.own_nodes if isinstance(n, ast.Assign | ast.AnnAssign | ast.For)]
+    assigns = [pair for node in info.own_nodes for pair in _bindings(node)]
     for _ in range(4):
-        for node in assigns:
-            value = node.iter if isinstance(node, ast.For) else node.value
-            if value is None or not _mentions(value, tainted):
-                continue
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
+        for target, value in assigns:
+            if _mentions(value, tainted):
                 tainted |= {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
     blocks = ast.If | ast.For | ast.With | ast.While | ast.Try
     for statement in info.own_nodes:
@@ -166,6 +165,28 @@ def depends_on_rank(info: FunctionInfo, line: int | None) -> bool:
         ):
             return _mentions(statement, tainted)
     return False
+
+
+def _bindings(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
+    """Return (target, value) pairs of an assignment or loop; tuples side by side pair up."""
+    if isinstance(node, ast.For):
+        return [(node.target, node.iter)]
+    if isinstance(node, ast.AnnAssign):
+        return [(node.target, node.value)] if node.value is not None else []
+    if not isinstance(node, ast.Assign):
+        return []
+    found: list[tuple[ast.expr, ast.expr]] = []
+    for target in node.targets:
+        pairs = (target, node.value)
+        if (
+            isinstance(pairs[0], ast.Tuple)
+            and isinstance(pairs[1], ast.Tuple)
+            and len(pairs[0].elts) == len(pairs[1].elts)
+        ):
+            found += list(zip(pairs[0].elts, pairs[1].elts, strict=True))
+        else:
+            found.append(pairs)
+    return found
 
 
 def _mentions(node: ast.AST, tainted: set[str]) -> bool:
