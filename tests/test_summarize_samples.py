@@ -70,6 +70,15 @@ def test_waits_for_peers_are_collectives():
     assert patterns.breakdown["exposed_communication"] == pytest.approx(0.7)
 
 
+def test_a_backward_that_computes_and_waits_counts_as_both():
+    patterns = summarized(stack(*BACKWARD, count=50, active=20))
+    by_kind = {
+        f.kind: float(beta) for f, beta in zip(patterns.functions, patterns.beta_F, strict=True)
+    }
+    assert by_kind == pytest.approx({"collective": 0.3, "python": 0.2})
+    assert patterns.breakdown["exposed_communication"] == pytest.approx(0.3)
+
+
 def test_a_hook_under_backward_is_the_users_own_python():
     hook = Place(name="log_gradients", file="/srv/job/hooks.py", line=5)
     patterns = summarized(stack(hook, *BACKWARD, count=50))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from eroica.columns import RankPatterns
@@ -89,15 +90,30 @@ def _training_thread(stacks: Sequence[SampledStack]) -> str:
     for stack in stacks:
         active, count = counts.get(stack.thread, (0, 0))
         counts[stack.thread] = (active + stack.active_count, count + stack.count)
-    if "MainThread" in counts or not counts:
-        return "MainThread"
-    return max(counts, key=lambda name: counts[name])
+    named = [name for name in counts if "MainThread" in name]
+    return max(named or counts, key=lambda name: counts[name], default="")
 
 
 def _count(seen: dict[str, _Seen], stack: SampledStack, project_root: str | None) -> None:
+    """Count a stack; one that computes and waits at the same place counts as both, by its CPU."""
     frames = tuple(_normalize(frame, project_root) for frame in stack.frames)
-    is_idle = stack.active_count * 2 < stack.count
-    kind = "python" if stack.process else _kind(frames, is_idle)
+    if stack.process:
+        _add(seen, stack, frames, "python")
+        return
+    on_cpu, off_cpu = _kind(frames, is_idle=False), _kind(frames, is_idle=True)
+    if on_cpu == off_cpu:
+        _add(seen, stack, frames, on_cpu)
+        return
+    active = min(stack.active_count, stack.count)
+    for kind, count, num_active in ((on_cpu, active, active), (off_cpu, stack.count - active, 0)):
+        if count:
+            part = msgspec.structs.replace(stack, count=count, active_count=num_active)
+            _add(seen, part, frames, kind)
+
+
+def _add(
+    seen: dict[str, _Seen], stack: SampledStack, frames: tuple[Place, ...], kind: FunctionKind
+) -> None:
     marker = f"[{stack.process}] " if stack.process else ""
     identity = [f"{frame.file or ''}|{frame.name}" for frame in reversed(frames)]
     id = function_id(kind, marker, *identity)
@@ -118,7 +134,7 @@ def _count(seen: dict[str, _Seen], stack: SampledStack, project_root: str | None
     entry.active += stack.active_count
 
 
-def _kind(frames: tuple[Place, ...], is_idle: bool) -> FunctionKind:
+def _kind(frames: tuple[Place, ...], *, is_idle: bool) -> FunctionKind:
     """Return ``collective`` for a thread that waits for its peers, else ``python``.
 
     The frames nearest to the innermost decide: a hook in user code under ``backward`` is Python.

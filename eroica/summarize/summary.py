@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from eroica.columns import HardwareSamples, Int32, Int64, RankPatterns, Timeline
-from eroica.config import Parameters
+from eroica.config import Parameters, load
 from eroica.errors import InputError
 from eroica.records import Function
 from eroica.summarize.arrivals import CollectiveFacts, build_arrivals, collect_facts
@@ -57,7 +57,7 @@ def summarize(
     ``hardware`` are samples of the same rank in Unix time. A trace without a rank raises
     InputError; one without events gives patterns without functions, its window idle.
     """
-    parameters = parameters or Parameters()
+    parameters = parameters or load()
     if timeline.rank is None:
         raise InputError(
             f"no rank is known for {timeline.path}",
