@@ -77,6 +77,22 @@ def test_a_patch_comes_back_as_text_with_real_names(folder):
     assert [one.source for one in asked.diagnoses] == ["rules"]
 
 
+def test_what_a_patch_says_of_itself_is_read(folder):
+    asked = ask(folder, ScriptedModel([PATCH]), purpose="patch")
+    assert (asked.why, asked.behavior) == ("x", "y")
+    bold = PATCH.replace("WHY: x", "**WHY**: it waits").replace("BEHAVIOR: y\n", "")
+    asked = ask(folder, ScriptedModel([bold]), purpose="patch")
+    assert (asked.why, asked.behavior) == ("it waits", "")
+
+
+@pytest.mark.parametrize("text", ["NO PATCH: it is the host.", "**NO PATCH** it is the host."])
+def test_a_model_may_decline_to_patch(folder, text):
+    asked = ask(folder, ScriptedModel([text]), purpose="patch")
+    assert not asked.is_answered
+    assert asked.reason.startswith("the model proposes no patch")
+    assert "it is the host" in asked.reason
+
+
 def test_a_patch_is_given_back_with_what_is_wrong(folder):
     model = ScriptedModel([PATCH, PATCH.replace("b", "c")])
     asked = ask(folder, model, purpose="patch")

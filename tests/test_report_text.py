@@ -78,6 +78,18 @@ def test_markdown_with_an_explanation_by_a_model_is_as_recorded(saved_incident, 
     golden("golden_reports/stuck_model.md", markdown.render(folder))
 
 
+def test_a_model_that_failed_is_said_and_the_rules_stand(saved_incident):
+    from eroica.explain import explain
+
+    folder = saved_incident("stuck")
+    [rules] = explain(folder.read_incident())
+    note = "written by rule: openai:m did not answer"
+    folder.write_diagnoses([msgspec.structs.replace(rules, notes=(note,))])
+    text = markdown.render(folder)
+    assert "> Written by rule: openai:m did not answer." in text
+    assert "Not collected\n\n- written by rule" not in text
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_pages_stand_alone_and_their_links_resolve(saved_incident, name):
     text = html.render(saved_incident(name))

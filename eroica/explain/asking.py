@@ -48,6 +48,10 @@ class Asked:
     """The model's answer could be used."""
     text: str = ""
     """The last raw answer with real names put back: for a patch, what ``fix.from_answer`` takes."""
+    why: str = ""
+    """Of a patch: what it does about the cause, in the model's words."""
+    behavior: str = ""
+    """Of a patch: what else changes for the program, in the model's words."""
     reason: str = ""
     """One line why the model's answer was not used; empty where it was."""
     notes: tuple[str, ...] = ()
@@ -221,6 +225,9 @@ class _Session:
         asked.text = asked.names.reveal(completion.text)
         if not asked.text.strip() or completion.finish_reason == "refusal":
             raise ModelError("the model gave no answer", completion.finish_reason)
+        if declined := _NO_PATCH.search(asked.text):
+            raise ModelError("the model proposes no patch", declined.group(1).strip()[:300])
+        asked.why, asked.behavior = (_said(asked.text, name) for name in ("WHY", "BEHAVIOR"))
         asked.is_answered = True
 
     def take_diagnosis(self, completion: Completion) -> None:
@@ -274,6 +281,16 @@ class _Session:
             "error": error,
         }
         append_private(self.folder.transcript_path, record)
+
+
+_NO_PATCH = re.compile(r"\A\W*NO PATCH\b[:.\s]*([^\n]*)")
+
+
+def _said(text: str, name: str) -> str:
+    """The line of a patch answer that begins with a name, before its first block."""
+    before = text.partition("<<<<<<<")[0]
+    match = re.search(rf"^\W*{name}\W*:\s*(.+)$", before, re.MULTILINE)
+    return match.group(1).strip()[:500] if match else ""
 
 
 def append_private(path: Path, record: dict[str, object]) -> None:

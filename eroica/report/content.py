@@ -19,7 +19,7 @@ from eroica.report.blocks import (
     all_anchors,
 )
 from eroica.report.impact import impact_of
-from eroica.report.material import Material, load
+from eroica.report.material import WRITTEN_BY_RULE, Material, load
 from eroica.report.timeline import timeline_rows
 
 _ACTIONS = {
@@ -196,7 +196,8 @@ def _diagnosis(diagnosis: Diagnosis) -> Section:
     if diagnosis.disproved_by:
         blocks.append(Text("What would disprove it:"))
         blocks.append(Bullets(diagnosis.disproved_by))
-    blocks += [Text(note, tone="note") for note in diagnosis.notes if not by_rule]
+    said = [note for note in diagnosis.notes if not by_rule or note.startswith(WRITTEN_BY_RULE)]
+    blocks += [Text(_sentence(note), tone="note") for note in said]
     key = f"why-{diagnosis.cause or 'none'}" + ("" if by_rule else "-model")
     return Section(key, title, tuple(blocks))
 

@@ -12,6 +12,8 @@ from eroica.incident import IncidentFolder
 from eroica.records import Decision, Diagnosis, Incident, JobEvidence, Patch
 
 T = TypeVar("T")
+WRITTEN_BY_RULE = "written by rule"
+"""How a note begins that says why a model's answer was not used."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,10 @@ def load(folder: IncidentFolder) -> Material:
 
     evidence = _attempt(lost, "the evidence", folder.read_evidence)
     saved = _attempt(lost, "the diagnoses", folder.read_diagnoses) or []
-    diagnoses = saved
-    if not any(diagnosis.source == "rules" for diagnosis in saved):
-        diagnoses = [*explain(incident, evidence=evidence), *saved]
+    told = {one.cause for one in saved if one.source == "rules"}
+    rules = [one for one in saved if one.source == "rules"]
+    rules += [one for one in explain(incident, evidence=evidence) if one.cause not in told]
+    diagnoses = [*rules, *(one for one in saved if one.source != "rules")]
     return Material(
         incident=incident,
         evidence=evidence,

@@ -4,7 +4,7 @@ from eroica import units
 from eroica.records import Cause, Diagnosis
 from eroica.report import tables
 from eroica.report.blocks import Block, Bullets, Code, Facts, Picture, Section, Text
-from eroica.report.material import Material
+from eroica.report.material import WRITTEN_BY_RULE, Material
 
 
 def rules_of(material: Material, cause: str) -> Diagnosis | None:
@@ -38,7 +38,8 @@ def known(material: Material) -> Section:
             f"Nothing was collected from {units.rank_phrase(incident.job.missing_ranks)}."
         )
     for diagnosis in material.diagnoses:
-        unseen += diagnosis.notes if diagnosis.source == "rules" else ()
+        notes = diagnosis.notes if diagnosis.source == "rules" else ()
+        unseen += [note for note in notes if not note.startswith(WRITTEN_BY_RULE)]
     unseen += material.lost
     warnings = tuple(
         f"{warning.file}: {warning.what}" if warning.file else warning.what
