@@ -9,8 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from eroica import gathering, pipeline
 from eroica import incident as incidents
-from eroica import pipeline
 from eroica.commands import output
 from eroica.errors import InputError, MissingExtra
 from eroica.incident import IncidentFolder
@@ -54,7 +54,7 @@ def _show(job: Path, *, yes: bool, num_ranks: int) -> int:
         say(f"starting {job.name}: torchrun --nproc_per_node={num_ranks} train.py")
         with contextlib.chdir(job):
             result = watch(command, once=True, after_s=20, source_root=str(job), progress=say)
-        folder = pipeline.conclude(pipeline.gathered_from_watch(result), progress=say)
+        folder = pipeline.conclude(gathering.from_watch(result), progress=say)
     incident = folder.read_incident()
     terminal.print_incident(console, incident, folder.read_diagnoses())
     patch = _best_patch(folder, job)

@@ -4,9 +4,7 @@ Each entry point gathers a ``JobEvidence`` and ``RankPatterns``; ``conclude`` lo
 by rule and writes the folder. No stage is imported before it is needed.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,34 +12,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import eroica
+from eroica import gathering, units
 from eroica import incident as incidents
-from eroica import units
 from eroica.config import Parameters, load
-from eroica.errors import EroicaError, InputError
+from eroica.gathering import Gathered, Progress, silent
 from eroica.incident import IncidentFolder
-from eroica.records import Cause, Incident, Job, JobEvidence, StepMs, Verdict, Warning
+from eroica.records import Cause, Incident, Job, StepMs, Verdict, Warning
 
 if TYPE_CHECKING:
     from eroica.columns import RankPatterns
-    from eroica.read.folder import Inputs
-    from eroica.watch.run import WatchResult
-
-Progress = Callable[[str], None]
-
-
-def _silent(_: str) -> None:
-    return None
-
-
-@dataclass
-class Gathered:
-    """What is known of a job before it is localized."""
-
-    evidence: JobEvidence
-    patterns: "list[RankPatterns]" = field(default_factory=list)
-    source: str = ""
-    is_live: bool = False
-    warnings: list[Warning] = field(default_factory=list)
 
 
 def diagnose_paths(
@@ -50,88 +29,14 @@ def diagnose_paths(
     baseline: Sequence[Path] = (),
     engine: str = "local",
     source_root: Path | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> IncidentFolder:
     """Diagnose trace folders, dumps, stacks, logs, pattern tables or a saved incident."""
-    gathered = gather_paths(paths, engine=engine, source_root=source_root, progress=progress)
-    past = gather_paths(baseline, engine=engine, progress=progress) if baseline else None
+    gathered = gathering.from_paths(
+        paths, engine=engine, source_root=source_root, progress=progress
+    )
+    past = gathering.from_paths(baseline, engine=engine, progress=progress) if baseline else None
     return conclude(gathered, baseline=past.patterns if past else None, progress=progress)
-
-
-def gather_paths(
-    paths: Sequence[Path],
-    *,
-    engine: str = "local",
-    source_root: Path | None = None,
-    progress: Progress = _silent,
-) -> Gathered:
-    """Read everything below the paths; a bad file becomes a warning, not the end."""
-    if len(paths) == 1 and incidents.is_incident(paths[0]):
-        return gather_incident(IncidentFolder(paths[0]))
-    from eroica.read.folder import find_inputs, load_evidence
-
-    inputs = find_inputs(list(paths))
-    evidence = load_evidence(inputs)
-    patterns, warnings = _summarize_inputs(inputs, engine, progress)
-    if source_root is not None:
-        evidence = msgspec.structs.replace(evidence, source_root=str(source_root))
-    source = " ".join(str(path) for path in paths)
-    found = Gathered(evidence, patterns, source, warnings=warnings)
-    if not patterns and not _has_stack_evidence(evidence) and not evidence.log_events:
-        raise _nothing_usable(source, [*inputs.warnings, *evidence.warnings, *warnings])
-    return found
-
-
-def gather_incident(folder: IncidentFolder) -> Gathered:
-    """Load what a saved incident was made from."""
-    from eroica.summarize import read_parquet
-
-    evidence = folder.read_evidence()
-    patterns = read_parquet(folder.patterns_path) if folder.patterns_path.exists() else []
-    if evidence is None and not patterns:
-        raise InputError(
-            f"incident {folder.id} cannot be diagnosed again",
-            "it holds neither evidence.json nor patterns.parquet",
-        )
-    evidence = evidence or JobEvidence(ranks=(), world_size=len(patterns))
-    return Gathered(evidence, list(patterns), source=f"incident {folder.id}")
-
-
-def gather_pid(pid: int | None, *, progress: Progress = _silent) -> Gathered:
-    """Look at a job that is already running on this host: the one of ``pid``, or the only one."""
-    from eroica.watch.attach import look
-
-    found = look(pid, progress=progress)
-    return Gathered(found.evidence, list(found.patterns), source=found.source, is_live=True)
-
-
-def gathered_from_watch(result: "WatchResult") -> Gathered:
-    """Take over what the watcher gathered of the job it ran."""
-    return Gathered(result.evidence, list(result.patterns), source="live", is_live=True)
-
-
-def source_root_of(command: Sequence[str], folder: Path | None = None) -> Path:
-    """Where the project of a command lies: here, or beside its script if that lies elsewhere."""
-    here = (folder or Path.cwd()).resolve()
-    for word in command:
-        script = (here / word).resolve()
-        if word.endswith(".py") and script.is_file():
-            return here if script.is_relative_to(here) else script.parent
-    return here
-
-
-def guess_source_root(evidence: JobEvidence) -> str | None:
-    """The folder of the script that most ranks run, where it is on this machine too."""
-    scripts: Counter[str] = Counter()
-    for one in evidence.ranks:
-        for thread in (thread for stacks in one.stacks for thread in stacks.threads):
-            if thread.is_main and thread.frames and thread.frames[-1].name == "<module>":
-                scripts[thread.frames[-1].file or ""] += 1
-    for script, _ in scripts.most_common():
-        path = Path(script)
-        if path.is_absolute() and path.is_file() and "site-packages" not in path.parts:
-            return str(path.parent)
-    return None
 
 
 def conclude(
@@ -139,14 +44,14 @@ def conclude(
     *,
     baseline: "Sequence[RankPatterns] | None" = None,
     root: Path | None = None,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> IncidentFolder:
     """Localize, explain by rule and write the incident folder."""
     from eroica.explain import explain
 
     progress("comparing ranks")
     if gathered.evidence.source_root is None:
-        root_found = guess_source_root(gathered.evidence)
+        root_found = gathering.guess_source_root(gathered.evidence)
         gathered.evidence = msgspec.structs.replace(gathered.evidence, source_root=root_found)
     parameters = load()
     verdict = localize(gathered, baseline, parameters)
@@ -172,13 +77,13 @@ def localize(
     if hint in ("stuck", "failed"):
         return room.localize_stuck(evidence, parameters=parameters)
     slow = None
-    if patterns or hint in ("slow", "healthy") or not _has_stack_evidence(evidence):
+    if patterns or hint in ("slow", "healthy") or not gathering.has_stack_evidence(evidence):
         slow = room.localize_slow(
             patterns, evidence=evidence, baseline=baseline, parameters=parameters
         )
     if hint is not None and slow is not None:
         return slow
-    if _has_stack_evidence(evidence) or evidence.log_events:
+    if gathering.has_stack_evidence(evidence) or evidence.log_events:
         stuck = room.localize_stuck(evidence, parameters=parameters)
         if slow is None or stuck.causes:
             return stuck
@@ -222,28 +127,6 @@ def _relative(cause: Cause, source_root: str | None) -> Cause:
     return msgspec.structs.replace(cause, functions=tuple(places))
 
 
-def _summarize_inputs(
-    inputs: "Inputs", engine: str, progress: Progress
-) -> "tuple[list[RankPatterns], list[Warning]]":
-    from eroica.engines import summarize_files
-    from eroica.summarize import read_patterns
-
-    patterns: list[RankPatterns] = []
-    warnings: list[Warning] = []
-    for path in inputs.patterns:
-        patterns.extend(read_patterns(path))
-    files = [(trace.path, trace.rank) for trace in (*inputs.traces, *inputs.nsys)]
-    for number, result in enumerate(summarize_files(files, engine=engine), start=1):
-        progress(f"read {number} of {len(files)} traces")
-        if isinstance(result, tuple):
-            path, error = result
-            warnings.append(Warning(file=str(path), what=str(error).replace("\n", "; ")))
-        else:
-            patterns.append(result)
-            warnings.extend(result.warnings)
-    return sorted(patterns, key=lambda one: one.rank), warnings
-
-
 def _write_inputs(folder: IncidentFolder, gathered: Gathered) -> None:
     folder.write_evidence(gathered.evidence)
     if gathered.patterns:
@@ -271,22 +154,6 @@ def _job(gathered: Gathered) -> Job:
         step_ms=StepMs(before=evidence.step_ms_before, now=evidence.step_ms_now),
         command=evidence.command,
         source_root=evidence.source_root,
-    )
-
-
-def _has_stack_evidence(evidence: JobEvidence) -> bool:
-    return any(one.stacks or one.flight or one.exit or one.children for one in evidence.ranks)
-
-
-def _nothing_usable(source: str, warnings: Sequence[Warning]) -> EroicaError:
-    first = warnings[0] if warnings else None
-    found = f"{first.file}: {first.what}" if first and first.file else (first.what if first else "")
-    if len(warnings) > 1:
-        found += f" (and {len(warnings) - 1} more)"
-    return InputError(
-        f"nothing to diagnose in {source}",
-        found or "no trace, dump, stack or log of a training job was found there",
-        "eroica collect -o DIR gathers evidence of a running job; eroica doctor says what is read",
     )
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from eroica.commands import output
+from eroica.gathering import Progress
 from eroica.incident import IncidentFolder
-from eroica.pipeline import Progress
 from eroica.records import Incident, Patch
 
 if TYPE_CHECKING:

@@ -42,11 +42,11 @@ def diagnose(
 
     Example: eroica diagnose traces/
     """
-    from eroica import pipeline
+    from eroica import gathering, pipeline
 
     with output.progress() as show:
         if pid is not None or job:
-            folder = pipeline.conclude(pipeline.gather_pid(pid, progress=show), progress=show)
+            folder = pipeline.conclude(gathering.from_pid(pid, progress=show), progress=show)
         else:
             folder = pipeline.diagnose_paths(
                 resolve(paths),

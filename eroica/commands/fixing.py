@@ -11,8 +11,8 @@ from eroica.commands import output
 from eroica.commands.diagnosing import JsonOption
 from eroica.commands.incidents import IncidentArgument
 from eroica.errors import InputError
+from eroica.gathering import Progress
 from eroica.incident import IncidentFolder
-from eroica.pipeline import Progress
 from eroica.records import Incident, Patch
 
 
@@ -86,10 +86,10 @@ def _last_applied() -> IncidentFolder:
 
 
 def _resolve(target: str | None, pid: int | None, show: Progress) -> IncidentFolder:
-    from eroica import pipeline
+    from eroica import gathering, pipeline
 
     if target is None:
-        gathered = pipeline.gather_pid(pid, progress=show)
+        gathered = gathering.from_pid(pid, progress=show)
         return pipeline.conclude(gathered, progress=show)
     known = [folder for folder in incidents.list_folders() if target in folder.id]
     path = Path(target)

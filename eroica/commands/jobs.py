@@ -57,7 +57,7 @@ def run(
 
 
 def _run_once(command: list[str], after: float, keep_traces: Path | None, *, as_json: bool) -> int:
-    from eroica import pipeline
+    from eroica import gathering, pipeline
     from eroica.watch.run import watch
 
     with output.progress() as show:
@@ -65,25 +65,26 @@ def _run_once(command: list[str], after: float, keep_traces: Path | None, *, as_
             command,
             once=True,
             after_s=after,
-            source_root=str(pipeline.source_root_of(command)),
+            source_root=str(gathering.source_root_of(command)),
             keep_traces=keep_traces,
             progress=show,
         )
-        folder = pipeline.conclude(pipeline.gathered_from_watch(result), progress=show)
+        folder = pipeline.conclude(gathering.from_watch(result), progress=show)
     show_verdict(folder, as_json=as_json)
     return 0
 
 
 def _run_on(command: list[str], keep_traces: Path | None, on_incident: str | None) -> int:
     """Watch to the job's own end; each incident is told on stderr. Its exit code is ours."""
-    from eroica import pipeline
+    from eroica import gathering, pipeline
     from eroica.report import terminal
-    from eroica.watch.run import WatchResult, watch
+    from eroica.watch.result import WatchResult
+    from eroica.watch.run import watch
 
     console = output.stderr()
 
     def tell(result: WatchResult) -> None:
-        folder = pipeline.conclude(pipeline.gathered_from_watch(result))
+        folder = pipeline.conclude(gathering.from_watch(result))
         terminal.print_incident(console, folder.read_incident(), folder.read_diagnoses())
         terminal.print_next(console, [(f"eroica fix {folder.id}", "a patch for it")])
         if on_incident is not None:
@@ -93,7 +94,7 @@ def _run_on(command: list[str], keep_traces: Path | None, on_incident: str | Non
         result = watch(
             command,
             once=False,
-            source_root=str(pipeline.source_root_of(command)),
+            source_root=str(gathering.source_root_of(command)),
             keep_traces=keep_traces,
             progress=show,
             on_incident=tell,

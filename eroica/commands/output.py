@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from eroica.pipeline import Progress
+from eroica.gathering import Progress
 
 PLAIN_WIDTH = 120
 

@@ -1,0 +1,170 @@
+"""What is known of a job before it is localized: from files, a saved incident, a live job."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from eroica import incident as incidents
+from eroica.errors import EroicaError, InputError
+from eroica.incident import IncidentFolder
+from eroica.records import JobEvidence, Warning
+
+if TYPE_CHECKING:
+    from eroica.columns import RankPatterns
+    from eroica.read.folder import Inputs
+    from eroica.watch.result import WatchResult
+
+Progress = Callable[[str], None]
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def silent(_: str) -> None:
+    """Show nothing."""
+
+
+@dataclass
+class Gathered:
+    """A job's evidence and patterns, and where they are from."""
+
+    evidence: JobEvidence
+    patterns: "list[RankPatterns]" = field(default_factory=list)
+    source: str = ""
+    warnings: list[Warning] = field(default_factory=list)
+
+
+def from_paths(
+    paths: Sequence[Path],
+    *,
+    engine: str = "local",
+    source_root: Path | None = None,
+    progress: Progress = silent,
+) -> Gathered:
+    """Read everything below the paths; a bad file becomes a warning, not the end."""
+    if len(paths) == 1 and incidents.is_incident(paths[0]):
+        return from_incident(IncidentFolder(paths[0]))
+    from eroica.read.folder import find_inputs, load_evidence
+
+    inputs = find_inputs(list(paths))
+    evidence = load_evidence(inputs, run=partial(_on_all_cores, engine=engine))
+    patterns, warnings = _summarize(inputs, engine, progress)
+    if source_root is not None:
+        evidence = msgspec.structs.replace(evidence, source_root=str(source_root.resolve()))
+    source = " ".join(str(path) for path in paths)
+    found = Gathered(evidence, patterns, source, warnings)
+    if not patterns and not has_stack_evidence(evidence) and not evidence.log_events:
+        if len(inputs.incidents) == 1:
+            return from_incident(IncidentFolder(inputs.incidents[0].parent))
+        raise _nothing_usable(source, [*inputs.warnings, *evidence.warnings, *warnings])
+    return found
+
+
+def from_incident(folder: IncidentFolder) -> Gathered:
+    """Load what a saved incident was made from."""
+    from eroica.summarize import read_parquet
+
+    evidence = folder.read_evidence()
+    patterns = read_parquet(folder.patterns_path) if folder.patterns_path.exists() else []
+    if evidence is None and not patterns:
+        raise InputError(
+            f"incident {folder.id} cannot be diagnosed again",
+            "it holds neither evidence.json nor patterns.parquet",
+        )
+    evidence = evidence or JobEvidence(ranks=(), world_size=len(patterns))
+    return Gathered(evidence, list(patterns), source=f"incident {folder.id}")
+
+
+def from_pid(pid: int | None, *, progress: Progress = silent) -> Gathered:
+    """Look at a job that is already running on this host: the one of ``pid``, or the only one."""
+    from eroica.watch.attach import look
+
+    found = look(pid, progress=progress)
+    return Gathered(found.evidence, list(found.patterns), source=found.source)
+
+
+def from_watch(result: "WatchResult") -> Gathered:
+    """Take over what the watcher gathered of the job it ran."""
+    return Gathered(result.evidence, list(result.patterns), source="live")
+
+
+def has_stack_evidence(evidence: JobEvidence) -> bool:
+    """True where a rank has stacks, a Flight Recorder, children or an exit."""
+    return any(one.stacks or one.flight or one.exit or one.children for one in evidence.ranks)
+
+
+def source_root_of(command: Sequence[str], folder: Path | None = None) -> Path:
+    """Where the project of a command lies: here, or beside its script if that lies elsewhere."""
+    here = (folder or Path.cwd()).resolve()
+    for word in command:
+        script = (here / word).resolve()
+        if word.endswith(".py") and script.is_file():
+            return here if script.is_relative_to(here) else script.parent
+    return here
+
+
+def guess_source_root(evidence: JobEvidence) -> str | None:
+    """The folder of the script that most ranks run, where it is on this machine too."""
+    scripts: Counter[str] = Counter()
+    for one in evidence.ranks:
+        for thread in (thread for stacks in one.stacks for thread in stacks.threads):
+            if thread.is_main and thread.frames and thread.frames[-1].name == "<module>":
+                scripts[thread.frames[-1].file or ""] += 1
+    for script, _ in scripts.most_common():
+        path = Path(script)
+        if path.is_absolute() and path.is_file() and "site-packages" not in path.parts:
+            return str(path.parent)
+    return None
+
+
+def _on_all_cores(function: Callable[[A], B], items: Iterable[A], *, engine: str) -> Iterator[B]:
+    from eroica.engines import map_ranks
+
+    for result in map_ranks(function, list(items), engine=engine):
+        if isinstance(result, EroicaError):
+            raise result
+        yield result
+
+
+def _summarize(
+    inputs: "Inputs", engine: str, progress: Progress
+) -> "tuple[list[RankPatterns], list[Warning]]":
+    from eroica.engines import summarize_files
+    from eroica.summarize import read_patterns
+
+    patterns: list[RankPatterns] = []
+    warnings: list[Warning] = []
+    for path in inputs.patterns:
+        patterns.extend(read_patterns(path))
+    files = [(trace.path, trace.rank) for trace in (*inputs.traces, *inputs.nsys)]
+    results = summarize_files(
+        files,
+        hardware=[one.path for one in inputs.hardware],
+        timelines=[one.path for one in inputs.timelines],
+        engine=engine,
+    )
+    for number, result in enumerate(results, start=1):
+        progress(f"read {number} of {max(number, len(files))} ranks")
+        if isinstance(result, tuple):
+            path, error = result
+            warnings.append(Warning(file=str(path), what=str(error).replace("\n", "; ")))
+        else:
+            patterns.append(result)
+            warnings.extend(result.warnings)
+    return sorted(patterns, key=lambda one: one.rank), warnings
+
+
+def _nothing_usable(source: str, warnings: Sequence[Warning]) -> EroicaError:
+    first = warnings[0] if warnings else None
+    found = f"{first.file}: {first.what}" if first and first.file else (first.what if first else "")
+    if len(warnings) > 1:
+        found += f" (and {len(warnings) - 1} more)"
+    return InputError(
+        f"nothing to diagnose in {source}",
+        found or "no trace, dump, stack or log of a training job was found there",
+        "eroica collect -o DIR gathers evidence of a running job; eroica doctor says what is read",
+    )
