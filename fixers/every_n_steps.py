@@ -135,10 +135,10 @@ def fix(context: Context) -> FixerResult | None:
             if found is None:
                 continue
             for statement in _top_level(loop):
-                score = _named(context, source, statement)
+                feeding = _feeding(source, loop, statement, found)
+                score = max(_named(context, source, s) for s in (*feeding, statement))
                 if score and _may_wait(source, loop, statement, found, context):
                     if best is None or score > best[0]:
-                        feeding = _feeding(source, loop, statement, found)
                         best = (score, source, loop, [*feeding, statement], found)
     if best is None:
         return None
@@ -151,11 +151,8 @@ def fix(context: Context) -> FixerResult | None:
             cst.parse_expression(joined([*conjuncts(last.test), cst.parse_expression(interval)])),
         )
     else:
-        block = [statements[0].with_changes(leading_lines=()), *statements[1:]]  # type: ignore[call-arg]
-        new = edits.statements(f"if {interval}:\n    __BODY__", BODY=block)
-        edits.replace(
-            statements[0], [new[0].with_changes(leading_lines=statements[0].leading_lines)]
-        )  # type: ignore[attr-defined]
+        block = [statements[0].with_changes(leading_lines=()), *statements[1:]]
+        edits.replace(statements[0], edits.statements(f"if {interval}:\n    __BODY__", BODY=block))
         for statement in statements[1:]:
             edits.remove(statement)
     return context.result(

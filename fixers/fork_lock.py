@@ -182,7 +182,7 @@ def _in_class(
     os = source.alias("os") or "os"
     edits.after(statement, f"{os}.register_at_fork(after_in_child=self._renew_{name})")
     method = edits.statements(f"\ndef _renew_{name}(self):\n    {target} = {code(value)}\n")
-    edits.replace(init, lambda node: cst.FlattenSentinel([node, *method]))  # type: ignore[arg-type,return-value]
+    edits.replace(init, lambda node: cst.FlattenSentinel([node, *method]))  # type: ignore[arg-type]
     return _result(context, source, target, statement, edits)
 
 

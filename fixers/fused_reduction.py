@@ -13,6 +13,7 @@ The tensors differ in shape or type, or a later turn depends on the result of an
 """
 
 import re
+from collections.abc import Sequence
 
 import libcst as cst
 
@@ -213,13 +214,13 @@ for part, new in zip(parts, flat.split([part.numel() for part in parts])):
     ]
     if any(not isinstance(s, cst.If) or s is within for s in remaining):
         edits.remove(line)
-        edits.before(loop, code(cst.Module(body=new)))
+        edits.before(loop, "__NEW__", NEW=new)
     else:
         edits.replace(loop, new)
     return _result(context, source, loop, edits)
 
 
-def _guard(body: list[cst.BaseStatement], owner: str) -> bool:
+def _guard(body: Sequence[cst.CSTNode], owner: str) -> bool:
     return any(
         isinstance(s, cst.If)
         and ".grad is None" in code(s.test)

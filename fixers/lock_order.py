@@ -133,7 +133,7 @@ def _swap(context: Context, source: Source, outer: cst.With, inner: cst.With) ->
     edits = Edits(source)
     item = inner.items[0].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
     edits.replace(inner, list(inner.body.body))
-    edits.replace(outer, lambda node: node.with_changes(items=[item, *node.items]))  # type: ignore[attr-defined]
+    edits.replace(outer, lambda node: node.with_changes(items=[item, *node.items]))
     first, second = code(outer.items[0].item), code(inner.items[0].item)
     return context.result(
         edits,

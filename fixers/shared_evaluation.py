@@ -109,7 +109,7 @@ def fix(context: Context) -> FixerResult | None:
     return None
 
 
-def _ratio(function: Function) -> tuple[cst.BaseStatement, str, str] | None:
+def _ratio(function: Function) -> tuple[cst.CSTNode, str, str] | None:
     """The last statement ``return a / b`` of a function that counts both in a loop over a loader."""
     last = function.body.body[-1]
     small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else None
@@ -133,7 +133,7 @@ def _share(
     context: Context,
     source: Source,
     function: Function,
-    ratio: tuple[cst.BaseStatement, str, str],
+    ratio: tuple[cst.CSTNode, str, str],
     home: Source,
     call: cst.Call,
 ) -> FixerResult | None:

@@ -13,6 +13,8 @@ rank left out.
 The error leaves the rank unusable (a CUDA error, no memory): then the job must end.
 """
 
+from collections.abc import Sequence
+
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
@@ -172,7 +174,7 @@ def _changes_gradients(statement: cst.CSTNode) -> bool:
     )
 
 
-def _device(body: list[cst.BaseStatement]) -> str:
+def _device(body: Sequence[cst.CSTNode]) -> str:
     """The device of the batch, where the code moves it to one by name."""
     for statement in body:
         for call in find(statement, cst.Call):

@@ -170,7 +170,7 @@ def _join(context: Context, source: Source, loop: cst.For) -> FixerResult | None
     ]
     if len(models) != 1 or collectives(source, loop.body):
         return None
-    if any(leads_to_collective(source, context.files)(s) for s in loop.body.body):  # type: ignore[arg-type]
+    if any(leads_to_collective(source, context.files)(s) for s in loop.body.body):
         return None
     if models[0] not in {dotted(c.func) for c in find(loop.body, cst.Call)} | {code(loop.iter)}:
         return None

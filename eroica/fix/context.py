@@ -170,7 +170,8 @@ class Context:
 
     def loops(self, least: float = 0.4) -> list[tuple[Source, Loop]]:
         """Return the project's loops, those closest to the cause's places first."""
-        loops = [*self.every(cst.For, least), *self.every(cst.While, least)]
+        loops: list[tuple[Source, Loop]] = [*self.every(cst.For, least)]
+        loops += self.every(cst.While, least)
         return sorted(loops, key=lambda item: -self.closeness(*item))
 
     def bodies(self) -> list[tuple[Spot, Sequence[cst.BaseStatement]]]:

@@ -315,7 +315,7 @@ def _with_helper(module: cst.Module, helper: Sequence[cst.BaseStatement]) -> cst
         lead = list(getattr(body[at], "leading_lines", ()))
         blank = next((i for i, line in enumerate(lead) if line.comment is not None), len(lead))
         body[at] = body[at].with_changes(leading_lines=[*gap, *lead[blank:]])
-    body[at:at] = items
+    body[at:at] = items  # type: ignore[assignment]
     return module.with_changes(body=body)
 
 

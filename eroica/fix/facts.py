@@ -259,7 +259,7 @@ def backward_call(node: cst.CSTNode) -> cst.Call | None:
 def step_loops(source: Source, sources: tuple[Source, ...] = ()) -> list[Loop]:
     """Return the loops that train: innermost ones that reach a ``.backward()``."""
     found: list[Loop] = []
-    for loop in find(source.module, cst.For | cst.While):  # type: ignore[type-abstract,arg-type]
+    for loop in find(source.module, cst.For | cst.While):  # type: ignore[arg-type]
         assert isinstance(loop, cst.For | cst.While)
         if backward_call(loop.body) is not None or _calls_training(source, loop, sources):
             inner = [o for o in found if loop in set(source.loops(o))]

@@ -18,7 +18,7 @@ from eroica.fix.facts import (
 )
 from eroica.fix.tree import Function, Source, code, dotted, find, names, single
 
-Test = Callable[[cst.BaseStatement], bool]
+Test = Callable[[cst.CSTNode], bool]
 
 
 def conditions(source: Source, sources: tuple[Source, ...], kind: str) -> list[cst.If]:
@@ -39,16 +39,15 @@ def split_test(
 ) -> tuple[list[cst.BaseExpression], list[cst.BaseExpression]]:
     """Split a condition into the parts that differ over ranks and the parts that do not."""
     function = source.function_of(node)
-    apart, alike = [], []
+    apart: list[cst.BaseExpression] = []
+    alike: list[cst.BaseExpression] = []
     for part in conjuncts(node.test):
         differs = ranked(source, part) if kind == "rank" else is_local(source, part, function)
         (apart if differs else alike).append(part)
     return apart, alike
 
 
-def shared_statements(
-    source: Source, body: Sequence[cst.BaseStatement], leads: Test
-) -> set[cst.BaseStatement]:
+def shared_statements(source: Source, body: Sequence[cst.CSTNode], leads: Test) -> set[cst.CSTNode]:
     """Return the statements all ranks must run: those that lead to a collective, and what feeds them."""
     shared = {statement for statement in body if leads(statement)}
     needed: set[str] = set()
@@ -82,14 +81,14 @@ def regroup(
     body = node.body.body if isinstance(node.body, cst.IndentedBlock) else ()
     if not apart or not body:
         return False
-    shared = shared_statements(source, list(body), leads)  # type: ignore[arg-type]
+    shared = shared_statements(source, list(body), leads)
     groups: list[tuple[bool, list[cst.BaseStatement]]] = []
     for statement in body:
         is_shared = statement in shared
         if groups and groups[-1][0] == is_shared:
-            groups[-1][1].append(statement)  # type: ignore[arg-type]
+            groups[-1][1].append(statement)
         else:
-            groups.append((is_shared, [statement]))  # type: ignore[list-item]
+            groups.append((is_shared, [statement]))
     test = cst.parse_expression(joined(apart))
     new: list[cst.BaseStatement] = []
     own_done = False

@@ -128,7 +128,8 @@ def _strip_prefix(path: str) -> str:
 def _diffs(lines: list[str]) -> list[Edit]:
     """Hunks of unified diffs and of ``*** Update File`` patches; their numbers are ignored."""
     found: list[Edit] = []
-    path, hunk, inside = "", [], False
+    path, inside = "", False
+    hunk: list[Line] = []
 
     def close() -> None:
         if any(line.mark != " " for line in hunk):

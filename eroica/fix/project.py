@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
@@ -32,6 +33,7 @@ SKIP = frozenset(
     ]
 )
 MAX_FILES = 60  # parsed for one incident: the cause's files and what they import
+MAX_SCANNED = 2000  # files looked into for an import of the cause's files
 MAX_BYTES = 1_000_000  # a larger file is generated; nobody wants a patch for it
 
 
@@ -107,6 +109,26 @@ class Tree:
                 if path is not None and path not in seen:
                     seen.add(path)
                     queue.append(path)
+
+    def load_importers(self, paths: Iterable[str]) -> None:
+        """Load the project's files that import one of the given ones: callers live there."""
+        stems = {PurePosixPath(p).stem for p in paths} - {"__init__"}
+        stems |= {PurePosixPath(p).parent.name for p in paths if p.endswith("/__init__.py")}
+        if not stems:
+            return
+        rule = re.compile(
+            rf"^\s*(?:from|import)\b.*\b(?:{'|'.join(map(re.escape, sorted(stems)))})\b", re.M
+        )
+        for number, file in enumerate(python_files(self.root)):
+            if number > MAX_SCANNED or len(self.sources) >= MAX_FILES:
+                return
+            path = file.relative_to(self.root).as_posix()
+            try:
+                is_importer = path not in self.sources and rule.search(file.read_text("utf-8"))
+            except (OSError, UnicodeDecodeError):
+                continue
+            if is_importer:
+                self.load(path)
 
     def _module_file(self, importer: str, target: str) -> str | None:
         folder = PurePosixPath(importer).parent

@@ -71,7 +71,9 @@ def make_context(
     spots = tree.spots(places_of(cause, incident.findings))
     settings = distinct_settings(evidence)
     behind = tree.spots(place for setting in settings for place in setting.places[:2])
-    tree.load_with_imports(spot.source.path for spot in (*spots, *behind))
+    named = [spot.source.path for spot in (*spots, *behind)]
+    tree.load_with_imports(named)
+    tree.load_importers(named)
     return Context(
         cause=cause,
         sources=dict(tree.sources),

@@ -1,0 +1,191 @@
+"""From an incident to patches: where fixers look, what they leave alone, what the gates say."""
+
+import msgspec
+import pytest
+
+from eroica.errors import InputError
+from eroica.fix.diff import file_edit
+from eroica.fix.docs import page
+from eroica.fix.gates import check, undefined_names
+from eroica.fix.ladder import ladder
+from eroica.fix.project import locate
+from eroica.fix.propose import best_patches, propose
+from eroica.fix.runbook import runbook
+from eroica.fix.safety import one_sided
+from eroica.records import CATEGORIES, Cause, Incident, Job, Place
+
+TRAIN = """\
+import torch.distributed as dist
+from job import helpers
+
+
+def train(model, rank):
+    for step in range(100):
+        model(step).backward()
+        if rank == 0:
+            helpers.save(model)
+"""
+HELPERS = """\
+import torch.distributed as dist
+
+
+def save(model):
+    model.dump()
+    dist.barrier()
+"""
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "__init__.py").write_text("")
+    (tmp_path / "job" / "helpers.py").write_text(HELPERS)
+    (tmp_path / "train.py").write_text(TRAIN)
+    return tmp_path
+
+
+def incident(*, symptom="stuck", **changes):
+    cause = Cause(
+        id="C1", category="rank_conditional_collective", ranks=(0,),
+        functions=(Place(name="save", file="job/helpers.py", line=6), Place(name="train", file="train.py", line=9)),
+        share=None, confidence=0.9, summary="", action="patch",
+    )  # fmt: skip
+    cause = msgspec.structs.replace(cause, **changes)
+    job = Job(world_size=2, ranks=(0, 1), hosts={"n1": (0,), "n2": (1,)})
+    return Incident(
+        id="i", symptom=symptom, onset=None, job=job, causes=(cause,), findings=(), warnings=()
+    )
+
+
+def test_a_patch_may_span_files_and_says_why_here(root):
+    (patch,) = propose(incident(), source_root=root)
+    assert patch.source == "fixer COL001"
+    assert [edit.path for edit in patch.edits] == ["job/helpers.py", "train.py"]
+    assert "train.py:8" in patch.why
+    assert all(gate.passed for gate in patch.gates)
+    after = {edit.path: edit.after for edit in patch.edits}
+    assert "barrier" not in after["job/helpers.py"]
+    assert after["train.py"].endswith("            helpers.save(model)\n        dist.barrier()\n")
+
+
+def test_paths_of_another_machine_are_matched_by_their_end(root):
+    places = (Place(name="save", file="/app/src/job/helpers.py", line=6),)
+    assert len(propose(incident(functions=places), source_root=root)) == 1
+
+
+def test_a_place_in_site_packages_is_nobodys_code(root):
+    places = (Place(name="save", file="/x/lib/python3.11/site-packages/job/helpers.py", line=6),)
+    assert propose(incident(functions=places), source_root=root) == []
+
+
+@pytest.mark.parametrize("symptom", ["healthy", "unknown"])
+def test_a_healthy_or_unknown_job_gets_no_patch(root, symptom):
+    assert propose(incident(symptom=symptom), source_root=root) == []
+
+
+@pytest.mark.parametrize("category", CATEGORIES["environment"])
+def test_a_fault_of_the_environment_gets_a_runbook_and_no_patch(root, category):
+    found = incident(category=category, action="drain")
+    assert propose(found, source_root=root) == []
+    steps = runbook(found)
+    assert steps is not None
+    assert steps.hosts == ("n1",)
+    assert any("n1" in check for check in steps.checks)
+    assert any("n1" in remedy for remedy in steps.remedy)
+
+
+def test_slow_storage_gets_the_runbook_of_storage(root):
+    steps = runbook(incident(category="dataloader_bottleneck", action="configure"))
+    assert steps is not None
+    assert "Stage the data" in steps.remedy[0]
+    assert runbook(incident()) is None
+
+
+def test_a_stuck_job_gets_a_ladder_gentlest_first(root):
+    rungs = ladder(incident())
+    assert [rung.name for rung in rungs] == ["dump", "wait", "abort", "restart"]
+    assert all(rung.risk for rung in rungs)
+    assert ladder(incident(symptom="slow")) == ()
+    assert "release" in [rung.name for rung in ladder(incident(category="blocked_io"))]
+
+
+def test_source_that_does_not_parse_is_left_alone(root):
+    (root / "job" / "helpers.py").write_text("def save(:\n")
+    assert propose(incident(), source_root=root) == []
+
+
+def test_a_missing_source_folder_is_an_input_error(tmp_path):
+    with pytest.raises(InputError, match="no source folder"):
+        propose(incident(), source_root=tmp_path / "none")
+
+
+def test_accept_takes_safe_or_all_and_never_display_only(root):
+    (review,) = propose(incident(), source_root=root)
+    safe = msgspec.structs.replace(review, label="safe")
+    shown = msgspec.structs.replace(review, label="display-only")
+    assert best_patches([safe, review, shown], "safe") == [safe]
+    assert best_patches([safe, review, shown], "all") == [safe, review]
+
+
+def test_a_bare_name_that_fits_two_files_is_not_guessed(root):
+    (root / "job" / "train.py").write_text(TRAIN)
+    assert locate("/elsewhere/train.py", root) is None
+    assert locate("train.py", root) == "train.py"
+
+
+# --- the distributed-safety gate --------------------------------------------------------------
+
+PLAIN = "import torch.distributed as dist\ndef f(rank, x):\n    dist.all_reduce(x)\n"
+GUARDED = "import torch.distributed as dist\ndef f(rank, x):\n    if rank == 0:\n        dist.all_reduce(x)\n"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        GUARDED,
+        PLAIN.replace("    dist", "    if rank:\n        return\n    dist"),
+        PLAIN.replace("    dist", "    if x.isnan().any():\n        return\n    dist"),
+        PLAIN.replace("    dist", "    bad = x.isnan().any()\n    if bad:\n        raise ValueError\n    dist"),
+        PLAIN.replace("    dist.all_reduce(x)", "    while x.item() > 0:\n        dist.all_reduce(x)"),
+        PLAIN.replace("    dist.all_reduce(x)", "    try:\n        x()\n    except OSError:\n        dist.all_reduce(x)"),
+        PLAIN + "def g(rank, x):\n    if dist.get_rank() == 0:\n        f(rank, x)\n",
+    ],
+    ids=["rank", "early return", "data", "derived", "while", "except", "through a call"],
+)  # fmt: skip
+def test_a_collective_made_one_sided_is_refused(after):
+    assert "would depend on" in one_sided({"a.py": PLAIN}, {"a.py": after})
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (GUARDED, PLAIN),
+        (GUARDED, GUARDED),
+        (GUARDED, GUARDED.replace("        dist.all_reduce(x)", "        pass")),
+        (PLAIN, PLAIN.replace("    dist", "    for step in range(9):\n        if step % 3 == 0:\n            dist")),
+        (PLAIN, PLAIN + "    if x.item() > 3:\n        dist.all_reduce(x)\n"),
+    ],
+    ids=["cured", "as before", "taken away", "interval", "agreed before"],
+)  # fmt: skip
+def test_what_all_ranks_still_reach_is_allowed(before, after):
+    assert one_sided({"a.py": before}, {"a.py": after}) == ""
+
+
+def test_undefined_names_are_those_nothing_binds():
+    text = "import os\nfor i in range(3):\n    y = os.path\ndef f(a, *b, **c):\n    return a, b, c, zz, [q for q in b]\n"
+    assert undefined_names(text) == {"zz"}
+    assert undefined_names("from x import *\nprint(anything)\n") == set()
+
+
+def test_the_gates_have_one_answer_each():
+    gates = check([file_edit("a.py", "x = 1\n", "x = 2\n")])
+    assert [gate.name for gate in gates] == [
+        "inside the project", "evidence files", "ordinary files", "size", "visible", "compiles",
+        "names", "collectives",
+    ]  # fmt: skip
+    assert all(gate.passed for gate in gates)
+
+
+def test_the_docs_page_is_the_one_the_fixers_make(request):
+    made = (request.config.rootpath / "docs" / "fixers.md").read_text()
+    assert made == page(), "run: python -m eroica.fix.docs > docs/fixers.md"

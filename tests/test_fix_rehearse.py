@@ -1,0 +1,144 @@
+"""Rehearsals: small programs before and after a patch, bounded, with nothing left behind."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from eroica.errors import InputError
+from eroica.fix.diff import file_edit, unified
+from eroica.fix.rehearse import copy_tree, loss_change, rehearse, split_command, warnings_for
+from eroica.fix.watchdog import Run, run_bounded, with_token
+from eroica.records import Patch
+
+GOOD = "for step in range(3):\n    print(f'step {step} loss {1.0 - step * 0.1:.2f} 5.0 ms/it', flush=True)\n"
+STUCK = "import time\nprint('step 0 loss 1.00', flush=True)\ntime.sleep(60)\n"
+
+
+def patch(before, after):
+    edit = file_edit("train.py", before, after)
+    return Patch(
+        id="P1", cause="C1", source="fixer X", label="review", title="t", edits=(edit,),
+        diff=unified([edit]),
+    )  # fmt: skip
+
+
+def run(before, after, tmp_path, **more):
+    (tmp_path / "train.py").write_text(before)
+    command = [sys.executable, "train.py"]
+    result = rehearse(patch(before, after), command, tmp_path, limit_s=3, **more)
+    assert (tmp_path / "train.py").read_text() == before
+    return result
+
+
+def test_a_stuck_program_that_gets_through_is_cured(tmp_path):
+    result = run(STUCK, GOOD, tmp_path)
+    assert result.verdict == "cured"
+    assert result.details["exit_before"] is None
+    assert result.details["progress_after"] == 3
+    assert "is alike" in result.summary
+
+
+def test_a_patch_that_does_not_help_changes_nothing(tmp_path):
+    assert run(STUCK, STUCK + "\n", tmp_path).verdict == "no change"
+
+
+def test_a_patch_that_breaks_a_running_program_is_worse(tmp_path):
+    result = run(GOOD, "raise SystemExit('broken')\n", tmp_path, symptom="slow")
+    assert result.verdict == "worse"
+    assert "broken" in result.summary
+
+
+def test_a_faster_step_is_improved_with_its_spread(tmp_path):
+    slow = GOOD.replace("5.0 ms/it", "50.0 ms/it")
+    result = run(slow, GOOD, tmp_path, symptom="slow", detector=lambda words, root: "healthy")
+    assert result.verdict == "improved"
+    assert (result.step_ms_before, result.step_ms_after) == (50.0, 5.0)
+    assert result.details["spread_ms_before"] == [50.0, 50.0, 50.0]
+    assert "The detector is silent." in result.summary
+
+
+def test_a_changed_loss_is_said(tmp_path):
+    result = run(GOOD, GOOD.replace("1.0 -", "3.0 -"), tmp_path, symptom="slow")
+    assert "The loss at step 2 differs: 0.8 before, 2.8 after." in result.summary
+
+
+def test_a_slower_step_is_worse(tmp_path):
+    slow = GOOD.replace("5.0 ms/it", "9.0 ms/it")
+    assert run(GOOD, slow, tmp_path, symptom="slow").verdict == "worse"
+
+
+def test_the_trackers_are_offline_and_the_job_around_is_unseen(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "7")
+    text = "import os\nprint('step 1', os.environ.get('WANDB_MODE'), os.environ.get('RANK'))\n"
+    (tmp_path / "train.py").write_text(STUCK)
+    result = rehearse(
+        patch(STUCK, text + "raise SystemExit(3)\n"),
+        [sys.executable, "train.py"],
+        tmp_path,
+        limit_s=2,
+    )
+    assert "step 1 offline None" in result.details["tail_after"]
+
+
+def test_orphans_of_a_run_are_ended(tmp_path):
+    (tmp_path / "p.py").write_text(
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n"
+        "print('child', child.pid, flush=True)\n"
+    )
+    result = run_bounded([sys.executable, "p.py"], tmp_path, 10)
+    assert result.status == 0
+    assert result.left_behind == 1
+    pid = int(result.lines[0][1].split()[1])
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and Path(f"/proc/{pid}").exists():
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        if state == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_program_that_does_not_exist_is_status_127(tmp_path):
+    assert run_bounded(["no-such-program-here"], tmp_path, 1).status == 127
+    assert with_token("no such token") == []
+
+
+def test_environment_words_come_off_the_command():
+    assert split_command("A=1 torchrun --x train.py") == (
+        {"A": "1"},
+        ("torchrun", "--x", "train.py"),
+    )
+    with pytest.raises(InputError, match="no command"):
+        split_command("A=1")
+
+
+def test_large_files_and_links_are_linked_into_the_copy(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["eroica.fix.rehearse"], "LINK_BYTES", 10)
+    source = tmp_path / "s"
+    (source / ".git").mkdir(parents=True)
+    (source / "data").mkdir()
+    (source / "data" / "big.bin").write_bytes(b"x" * 11)
+    (source / "small.py").write_text("x = 1\n")
+    (source / "gone").symlink_to("nowhere")
+    copy_tree(source, tmp_path / "t")
+    assert sorted(os.listdir(tmp_path / "t")) == ["data", "small.py"]
+    assert (tmp_path / "t" / "data" / "big.bin").is_symlink()
+    assert not (tmp_path / "t" / "small.py").is_symlink()
+
+
+def test_shared_absolute_paths_are_named(tmp_path):
+    (tmp_path / "train.py").write_text("open('/data/out.bin', 'w')\n")
+    notes = warnings_for(["python", "train.py", "/mnt/x"], tmp_path)
+    assert any("/mnt/x" in note for note in notes)
+    assert any("/data/out.bin" in note for note in notes)
+
+
+def test_step_times_come_from_arrivals_where_none_are_printed():
+    made = Run(lines=[(0.0, "step 0"), (1.0, "step 10"), (3.0, "step 20"), (5.0, "step 30")])
+    assert made.step_ms() == [200.0, 200.0]
+    assert loss_change(made, made) == ""
