@@ -2,6 +2,7 @@
 
 import json
 import stat
+import time
 
 import pytest
 from hypothesis import given
@@ -157,3 +158,18 @@ def test_a_secret_of_this_environment_is_hidden_as_it_stands(monkeypatch, saved_
     folder = saved_incident("slow")
     names = Pseudonyms.of(folder, folder.read_incident(), None)
     assert "plainlookingword" not in names.hide("said plainlookingword there")
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *("a", "a_", "a-", "a.", "a:", "0", ":", "1.", "a@", "a/", "@a", "://", "'", " ", "\n"),
+        *("key", "key=", "_key", "sk-", "eyJ", "-----BEGIN PRIVATE KEY-----", "/home/", "secret-"),
+    ],
+)
+def test_long_foreign_text_takes_no_long_time(unit):
+    text = unit * (60_000 // len(unit))
+    start = time.process_time()
+    names = Pseudonyms()
+    assert names.reveal(names.hide(text)) == text
+    assert time.process_time() - start < 3

@@ -7,6 +7,7 @@ import pytest
 
 from eroica.explain import explain
 from eroica.explain.knowledge import lookup
+from eroica.explain.rules import rank_phrase
 from eroica.records import CATEGORIES, Cause, Finding, Incident, Job, Place
 
 ALL = [name for names in CATEGORIES.values() for name in names]
@@ -155,3 +156,11 @@ def test_an_unknown_category_gets_a_neutral_text():
     cause = msgspec.structs.replace(make_cause(), category="made_up")
     [diagnosis] = explain(make_incident(cause, findings=(F1,)))
     assert "kind of fault is not one of the known ones" in diagnosis.claims[0].text
+
+
+def test_many_scattered_ranks_are_counted_not_listed():
+    assert rank_phrase(range(0, 3000, 2)) == (
+        "ranks 0,2,4,6,8,10,12,14,16,18 and others (1500 ranks)"
+    )
+    assert rank_phrase([7]) == "rank 7"
+    assert rank_phrase(range(3000)) == "ranks 0-2999"

@@ -7,7 +7,7 @@ line, so that none can look like a heading, a fence or an instruction of ours.
 from collections.abc import Iterator
 
 from eroica import units
-from eroica.explain.rules import place_text, ranks_text
+from eroica.explain.rules import place_text, rank_phrase, ranks_text
 from eroica.records import (
     Cause,
     Finding,
@@ -61,7 +61,7 @@ def verdict(incident: Incident, cause: Cause | None) -> str:
     for name, place in zip(names, cause.functions, strict=False):
         rows.append(f"{name}: {inert(place_text(place))}")
     if cause.victims:
-        rows.append(f"victims: {units.rank_phrase(cause.victims)}")
+        rows.append(f"victims: {rank_phrase(cause.victims)}")
     rows += [f"why: {inert(text)}" for text in cause.why]
     rows += [f"against: {inert(text)}" for text in cause.against]
     return "\n".join(rows)
@@ -81,7 +81,7 @@ def _finding(finding: Finding) -> str:
     fields = [f"{finding.id} {finding.kind}"]
     ranks = finding.ranks or (() if finding.rank is None else (finding.rank,))
     if ranks:
-        fields.append(units.rank_phrase(ranks))
+        fields.append(rank_phrase(ranks))
     if finding.function is not None:
         place = Place(
             name=finding.function.name, file=finding.function.file, line=finding.function.line
@@ -180,7 +180,7 @@ def waiting(incident: Incident, evidence: JobEvidence | None) -> str:
     rows = []
     for row in incident.ranks_table[:20]:
         since = "" if row.since_ns is None else f" since {units.duration(row.since_ns)}"
-        text = f"{units.rank_phrase(row.ranks)}: {row.last_collective} at {row.place}{since}"
+        text = f"{rank_phrase(row.ranks)}: {row.last_collective} at {row.place}{since}"
         rows.append(inert(f"{text} {row.note}".strip()))
     groups: dict[str, list[int]] = {}
     for rank in evidence.ranks if evidence else ():
@@ -190,7 +190,7 @@ def waiting(incident: Incident, evidence: JobEvidence | None) -> str:
                 for entry in rank.flight.entries[-5:]
             )
             groups.setdefault(tail, []).append(rank.rank)
-    rows += [inert(f"last calls of {units.rank_phrase(r)}: {t}") for t, r in groups.items()]
+    rows += [inert(f"last calls of {rank_phrase(r)}: {t}") for t, r in groups.items()]
     return "\n".join(rows[:40])
 
 
@@ -208,7 +208,7 @@ def environment(incident: Incident, evidence: JobEvidence | None) -> str:
             values.setdefault(setting.key, {}).setdefault(text + where, []).append(rank.rank)
     for key, by_text in list(values.items())[:60]:
         for text, ranks in list(by_text.items())[:4]:
-            who = "" if len(by_text) == 1 else f" ({units.rank_phrase(ranks)})"
+            who = "" if len(by_text) == 1 else f" ({rank_phrase(ranks)})"
             rows.append(f"{inert(key)} = {text}{who}")
     return "\n".join(row for row in rows if row)
 
@@ -230,12 +230,12 @@ def unseen(incident: Incident, evidence: JobEvidence | None) -> str:
     """What was not collected: a model must not take silence for absence."""
     rows = [inert(text) for text in incident.not_seen]
     if incident.job.missing_ranks:
-        rows.append(f"nothing from {units.rank_phrase(incident.job.missing_ranks)}")
+        rows.append(f"nothing from {rank_phrase(incident.job.missing_ranks)}")
     folded: dict[str, list[int]] = {}
     for rank in evidence.ranks if evidence else ():
         for text in rank.missing:
             folded.setdefault(text, []).append(rank.rank)
-    rows += [inert(f"{units.rank_phrase(ranks)}: {text}") for text, ranks in folded.items()]
+    rows += [inert(f"{rank_phrase(ranks)}: {text}") for text, ranks in folded.items()]
     rows += [inert(f"{w.file or 'run'}: {w.what}") for w in incident.warnings[:20]]
     return "\n".join(rows)
 

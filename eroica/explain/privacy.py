@@ -16,6 +16,8 @@ from eroica.explain.secrets import Sight, is_secret_name, sights
 from eroica.incident import IncidentFolder, write_atomic
 from eroica.records import Function, Incident, JobEvidence, Place
 
+_MAX_CACHED = 300
+
 Share = Literal["none", "names", "functions", "files"]
 SHARES: tuple[Share, ...] = ("none", "names", "functions", "files")
 
@@ -42,6 +44,7 @@ class Pseudonyms:
         self._counts: dict[str, int] = {}
         self._literals: dict[str, str] = {}
         self._pattern: re.Pattern[str] | None = None
+        self._hidden: dict[str, str] = {}
         self.replaced = 0
         """How many stretches of text ``hide`` replaced."""
 
@@ -86,6 +89,7 @@ class Pseudonyms:
         if len(real) >= shortest and real.lower() not in _COMMON and real not in self._literals:
             self._literals[real] = kind
             self._pattern = None
+            self._hidden.clear()
 
     def know_hosts(self, hosts: Iterable[str]) -> None:
         """Learn hosts, with and without their domain."""
@@ -108,6 +112,11 @@ class Pseudonyms:
                 if sight.end <= position or sight.kind != "secret":
                     continue
                 sight = Sight(position, sight.end, sight.kind)
+            end = sight.end
+            # A digit behind a pseudonym would be taken for a part of its number.
+            while end < len(text) and text[end].isdecimal():
+                end += 1
+            sight = Sight(sight.start, end, sight.kind)
             real = text[sight.start : sight.end]
             parts += [text[position : sight.start], self._pseudonym(real, sight.kind)]
             position = sight.end
@@ -126,6 +135,11 @@ class Pseudonyms:
         return _walk(value, lambda text, _: self.reveal(text))
 
     def _hide_member(self, text: str, variable: str) -> str:
+        # Stacks and hosts repeat over thousands of ranks.
+        if not variable and len(text) <= _MAX_CACHED:
+            if text not in self._hidden:
+                self._hidden[text] = self.hide(text)
+            return self._hidden[text]
         if variable and is_secret_name(variable) and text:
             return self._pseudonym(text, "secret")
         return self.hide(text)

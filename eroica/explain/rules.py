@@ -4,6 +4,7 @@ Every claim cites findings or ``file:line``; the text of a category comes from `
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -40,7 +41,15 @@ def ranks_text(cause: Cause) -> str:
     """``rank 2``, ``ranks 0-2`` or ``all ranks``."""
     if cause.ranks == "all":
         return "all ranks"
-    return units.rank_phrase(cause.ranks) if cause.ranks else "an unknown rank"
+    return rank_phrase(cause.ranks) if cause.ranks else "an unknown rank"
+
+
+def rank_phrase(ranks: Sequence[int], limit: int = 10) -> str:
+    """``units.rank_phrase``, but of many pieces the first are named and all ranks counted."""
+    pieces = units.ranks(list(ranks)).split(",")
+    if len(pieces) <= limit:
+        return units.rank_phrase(list(ranks))
+    return f"ranks {','.join(pieces[:limit])} and others ({len(set(ranks))} ranks)"
 
 
 def place_text(place: Place | None) -> str:
@@ -110,9 +119,7 @@ def _claims(
     fresh = [claim for claim in measured if claim.text and claim.text not in said]
     claims += fresh[:_MAX_PATTERN_CLAIMS]
     if cause.victims:
-        text = (
-            f"{units.rank_phrase(cause.victims)} waited for {facts['ranks']}: victims, not causes."
-        )
+        text = f"{rank_phrase(cause.victims)} waited for {facts['ranks']}: victims, not causes."
         claims.append(Claim(text=_capital(text), citations=own or places))
     if cause.share is not None:
         text = f"Without it a step would take {units.share(cause.share)} less time."
@@ -125,7 +132,7 @@ def _finding_claim(finding: Finding) -> Claim:
     text = finding.text
     if not text and finding.function is not None and finding.beta is not None:
         ranks = finding.ranks or (() if finding.rank is None else (finding.rank,))
-        where = f" on {units.rank_phrase(ranks)}" if ranks else ""
+        where = f" on {rank_phrase(ranks)}" if ranks else ""
         text = f"{finding.function.name} is {units.share(finding.beta)} of the window{where}"
         if "beta" in finding.peers:
             text += f", its peers' median is {units.share(finding.peers['beta'])}"
@@ -154,7 +161,7 @@ def _notes(evidence: JobEvidence | None) -> tuple[str, ...]:
     for rank in evidence.ranks:
         for text in rank.missing:
             by_text.setdefault(text, []).append(rank.rank)
-    return tuple(f"{units.rank_phrase(ranks)}: {text}" for text, ranks in by_text.items())
+    return tuple(f"{rank_phrase(ranks)}: {text}" for text, ranks in by_text.items())
 
 
 def _without_cause(incident: Incident) -> Diagnosis:

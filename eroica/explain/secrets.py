@@ -30,25 +30,30 @@ _WHOLE = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_URL_LOGIN = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://([^\s/:@'\"]+(?::[^\s/@'\"]*)?)@")
+_URL_LOGIN = re.compile(
+    r"(?<![a-zA-Z0-9+.-])[a-zA-Z][a-zA-Z0-9+.-]{0,20}://([^\s/:@'\"]{1,200}(?::[^\s/@'\"]{0,200})?)@"
+)
 _BEARER = re.compile(r"(?i)\b(?:bearer|basic)\s+([A-Za-z0-9+/=_.~-]{8,})")
 # A name that ends in one of these holds a secret. The word must end the name, or
 # max_tokens and TOKENIZERS_PARALLELISM would count.
 _NAMED = re.compile(
     r"""(?ix)
     (?<![A-Za-z0-9])
-    (?P<name>[A-Za-z0-9_.-]*(?P<word>key|token|secret|passw(?:or)?d|passphrase|pwd|credentials?|
+    (?P<name>[A-Za-z0-9_.-]{0,80}(?P<word>key|token|secret|passw(?:or)?d|passphrase|pwd|credentials?|
        auth|cookie|dsn))
     (?:["'\]]*\s*(?:=>|:=|[=:])\s*|(?<=[a-z])\s+(?=[^\s=:]))
-    (?:[rbuf]{0,2}(?P<quote>["'])(?P<quoted>[^"'\n]+)(?P=quote)|(?P<bare>[^\s"',;()\[\]{}]+))
+    (?:[rbuf]{0,2}(?P<quote>["'])(?P<quoted>[^"'\n]{1,4000})(?P=quote)
+       |(?P<bare>[^\s"',;()\[\]{}]+))
     """
 )
 _SURE = re.compile(r"(?i)secret|passw|passphrase|pwd|credential")
 _VALUE = re.compile(r"^(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9+/=_.:~!@#$%^&*-]{8,}$")
 _IP4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)")
-_IP6 = re.compile(r"(?<![\w:.])[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*(?![\w:])")
+_IP6 = re.compile(r"(?<![\w:.])[0-9a-fA-F:]{0,36}:[0-9a-fA-F:]{0,36}:[0-9a-fA-F:.]{0,36}(?![\w:])")
 _MAC = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}(?![\w:])")
-_MAIL = re.compile(r"\b[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b")
+_MAIL = re.compile(
+    r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b"
+)
 _HOME = re.compile(r"(?<![\w.])/(?:home|Users|homes)/([A-Za-z0-9._-]+)")
 _WINDOWS_HOME = re.compile(r"(?i)[a-z]:\\Users\\([A-Za-z0-9._-]+)")
 

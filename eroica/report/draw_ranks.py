@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from eroica import units
 from eroica.columns import RankPatterns
+from eroica.explain.rules import rank_phrase
 from eroica.records import Function
 from eroica.report import canvas
 from eroica.report.blocks import Picture
@@ -65,7 +66,7 @@ def _breakdown_words(values: dict[str, Floats], ranks: list[int], guilty: tuple[
         return "On average: " + _parts({part: float(v.mean()) for part, v in values.items()}) + "."
     own = _parts({part: float(v[chosen].mean()) for part, v in values.items()})
     rest = _parts({part: float(v[~chosen].mean()) for part, v in values.items()})
-    return f"{units.rank_phrase(guilty)}: {own}. The others: {rest}."
+    return f"{rank_phrase(guilty)}: {own}. The others: {rest}."
 
 
 def _parts(values: dict[str, float]) -> str:
@@ -169,7 +170,7 @@ def draw_pattern(material: Material) -> Picture | None:
     alt = f"{name}: the median rank spends {units.share(peers)} of the window in it"
     if chosen_R.any():
         own = float(values[0][row][chosen_R].mean())
-        alt += f", {units.rank_phrase(guilty)} {units.share(own)}"
+        alt += f", {rank_phrase(guilty)} {units.share(own)}"
     picture = canvas.svg("pattern", (8.6, 2.3), paint)
     return Picture("pattern", f"Pattern of {name} over the ranks", f"{alt}.", picture)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from eroica import units
+from eroica.explain.rules import rank_phrase
 from eroica.records import FAMILY, Incident, RankRow
 from eroica.report import canvas
 from eroica.report.blocks import Picture
@@ -44,8 +44,8 @@ def draw_waiting(material: Material) -> Picture | None:
             _arrow(axes, places[start], places[end], is_mutual=(end, start) in edges)
 
     words = [
-        f"{units.rank_phrase(nodes[start].ranks)} wait{_s(nodes[start])} for "
-        f"{units.rank_phrase(nodes[end].ranks)}"
+        f"{rank_phrase(nodes[start].ranks)} wait{_s(nodes[start])} for "
+        f"{rank_phrase(nodes[end].ranks)}"
         for start, end in edges
     ]
     picture = canvas.svg("waiting", (8.6, max(1.6, height)), paint)

@@ -1,6 +1,6 @@
 """The later sections of a report: evidence, known and not known, actions, patches, record."""
 
-from eroica import units
+from eroica.explain.rules import rank_phrase
 from eroica.records import Cause, Diagnosis
 from eroica.report import tables
 from eroica.report.blocks import Block, Bullets, Code, Facts, Picture, Section, Text
@@ -34,9 +34,7 @@ def known(material: Material) -> Section:
     suspected = tuple(f"{cause.id}: {cause.summary}" for cause in unsure)
     unseen = list(incident.not_seen)
     if incident.job.missing_ranks:
-        unseen.append(
-            f"Nothing was collected from {units.rank_phrase(incident.job.missing_ranks)}."
-        )
+        unseen.append(f"Nothing was collected from {rank_phrase(incident.job.missing_ranks)}.")
     for diagnosis in material.diagnoses:
         notes = diagnosis.notes if diagnosis.source == "rules" else ()
         unseen += [note for note in notes if not note.startswith(WRITTEN_BY_RULE)]
