@@ -1,8 +1,9 @@
 """Simulated jobs as small Kineto traces, one file a rank, with the answer known.
 
-The traces look as torch.profiler writes them for a GPU job with stacks: Python calls on the training
-thread, kernels on stream 7, NCCL kernels with their metadata on stream 20, one ``ProfilerStep`` a
-step. All ranks leave a collective together; a rank arrives when its own work is done.
+The traces look as torch.profiler writes them for a GPU job with stacks: Python calls on the
+training thread, kernels on stream 7, NCCL kernels with their metadata on stream 20, one
+``ProfilerStep`` a step. All ranks leave a collective together; a rank arrives when its own work is
+done.
 """
 
 import gzip

@@ -34,6 +34,7 @@ LOWER_RATE = 0.95  # over many kernels together
 MAX_LINKS = 0.02  # of all ranks, one host at least
 MIN_RANKS = 8
 DATA_SHARE = 0.22
+COSTLY = 0.05
 PAUSE_EVERY = 10.0  # steps between two pauses of a rank, where counts are not known
 
 
@@ -203,10 +204,23 @@ def slow_ranks(fleet: Fleet) -> list[Draft]:
         if found is None or found.excess < 0.05 or found.share < 0.03:
             continue
         positions = members[list(found.positions)]
-        if len(positions) > max(8, 0.1 * len(members)) or _is_noise(work_R[members], found):
+        if len(positions) > max(8, 0.1 * len(members)):
+            continue
+        if _is_noise(work_R[members], found) and not _is_unlike(fleet, positions):
             continue
         drafts.append(_slow_draft(fleet, positions, found))
     return drafts
+
+
+def _is_unlike(fleet: Fleet, positions: Int64) -> bool:
+    """Whether one function that costs something sets these ranks apart from their peers."""
+    for found in fleet.scan.found:
+        if found.function.kind in ("collective", "idle", "rest"):
+            continue
+        costly = found.positions_A[found.beta_A >= COSTLY]
+        if np.isin(positions, costly).all():
+            return True
+    return False
 
 
 def _is_noise(work_R: Float64, found: Slowest) -> bool:

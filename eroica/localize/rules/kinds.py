@@ -19,7 +19,9 @@ from eroica.records import Action, Place
 EXCLUSIVE = 0.2
 
 LOWER_RATE = 0.92
-EVEN_RATE = 0.97  # a function this close to the peers' rate runs on a healthy device
+# A function this close to the peers' rate runs on a healthy device.
+EVEN_RATE = 0.97
+MIN_FUNCTIONS = 4  # fewer cannot tell a slow device from more work
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def _compute_kind(view: JobView, top: Row, columns: list[int]) -> tuple[str, Act
     if rate is not None and rate[0] < LOWER_RATE:
         if rate[1] > EVEN_RATE:
             return "load_imbalance", "patch", 0.7
-        if top.kind == "kernel":
+        if top.kind == "kernel" and rate[1] <= EVEN_RATE:
             return "gpu_throttled", "drain", 0.8
         return "straggler_compute", "investigate", 0.75
     if view.source == "samples" and top.project:
@@ -90,7 +92,7 @@ def _compute_kind(view: JobView, top: Row, columns: list[int]) -> tuple[str, Act
 def _compare_execution(
     view: JobView, columns: list[int]
 ) -> tuple[float | None, tuple[float, float] | None]:
-    """Return (executions a step, (mean, fastest) rate of execution) of the slow ranks over their peers'.
+    """Return (executions a step, (mean, fastest) rate), of the slow ranks over their peers'.
 
     The rate is nanoseconds per execution of the functions both have, weighted by the peers' time.
     """
@@ -121,6 +123,7 @@ def _rate_of(
     """Return (mean, fastest) rate over the peers', of functions that hold 2 % of the time each.
 
     A slow device slows all it runs; longer inputs leave the optimizer's kernels as they are.
+    NaN where too few functions are seen to tell.
     """
     ratios, weights = [], []
     for name in mine.keys() & peers.keys():
@@ -133,7 +136,8 @@ def _rate_of(
     if total <= 0:
         return None
     large = [r for r, w in zip(ratios, weights, strict=True) if w >= 0.02 * total]
-    return float(np.average(ratios, weights=weights)), max(large, default=1.0)
+    mean = float(np.average(ratios, weights=weights))
+    return mean, (max(large) if len(large) >= MIN_FUNCTIONS else np.nan)
 
 
 def _is_sending(view: JobView, group: Group, top: Row, columns: list[int]) -> bool:
