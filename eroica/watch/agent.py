@@ -117,9 +117,9 @@ def main() -> int:
     os.nice(10)
 
     def keep(result: WatchResult) -> None:
-        from eroica import pipeline
+        from eroica import gathering, pipeline
 
-        pipeline.conclude(pipeline.gathered_from_watch(result))
+        pipeline.conclude(gathering.from_watch(result))
 
     attend(folder, on_incident=keep)
     return 0

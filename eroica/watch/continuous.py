@@ -9,6 +9,7 @@ import logging
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from eroica.watch.stalls import StallWatch
 from eroica.watch.stuck import StuckWatch
 from eroica.watch.summaries import summarize_profiles, summarize_traces
 from eroica.watch.watching import has_busy_threads
-from eroica.watch.windows import WindowTaker
+from eroica.watch.windows import Window, WindowTaker
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ TICK_S = 0.1
 _DAY_S = 86400.0
 _SETTLE_STEPS = 20  # before the healthy window: the first steps are not like the rest
 _SAMPLE_S = 5.0
+_MEASURE_S = 3.0
 
 
 @dataclass
@@ -85,11 +87,10 @@ class Continuous:
         self.stuck = StuckWatch(job, parameters, progress)
         self.policy = WindowPolicy(parameters)
         self.rule = rules.SlowRule(parameters)
-        self.baseline: list[RankPatterns] = []
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eroica-read")
+        self._baseline: Future[list[RankPatterns]] | None = None
         self.state = "starting"
         self.recent_ns: float | None = None
-        """Median of the last ten steps: the rule's mean of 50 still holds old ones."""
-        self._last: list[int] = []
         self.num_incidents = 0
         self._fed_steps = 0
         self._told: str | None = None
@@ -125,8 +126,10 @@ class Continuous:
             self.state = "training"
             if not self._is_baseline_taken and self._num_steps() > _SETTLE_STEPS:
                 self._is_baseline_taken = True
-                self.baseline, _ = self._take_windows()
+                windows, _ = self._take_windows()
                 self._skip_steps()
+                # Read beside the loop: steps go on, and the rule is to see them.
+                self._baseline = self._pool.submit(self._read, windows)
             elif self._feed() and self.rule.mean_ns is not None:
                 if self.policy.allows(now, self.rule.mean_ns):
                     self.policy.note(now, self.rule.mean_ns)
@@ -152,11 +155,7 @@ class Continuous:
 
     def _feed(self) -> bool:
         is_slow = False
-        fresh = self._reference()
-        self._last = [*self._last, *fresh][-10:]
-        if self._last:
-            self.recent_ns = statistics.median(self._last)
-        for duration in fresh:
+        for duration in self._reference():
             is_slow = self.rule.add(duration) or is_slow
         return is_slow
 
@@ -169,14 +168,28 @@ class Continuous:
 
     def _tell_slow(self) -> None:
         self.progress("slower than before: taking a window")
-        patterns, samples = self._take_windows(is_sampled=True)
+        windows, samples = self._take_windows(is_sampled=True)
         self._skip_steps()
+        self._measure_now()
+        patterns = self._read(windows)
+        if not patterns and samples:
+            host = self.job.live_job().host
+            patterns = summarize_profiles(samples, project_root=self.source_root, host=host)
         self._tell("slow", time.time_ns(), patterns, samples)
         self._told = None  # the policy says when the next one may come
 
-    def _take_windows(
-        self, *, is_sampled: bool = False
-    ) -> tuple[list[RankPatterns], dict[int, Samples]]:
+    def _measure_now(self) -> None:
+        """Say how long steps take now: the rule's mean still holds many from before."""
+        until = time.monotonic() + _MEASURE_S
+        fresh: list[int] = []
+        while len(fresh) < 10 and time.monotonic() < until:
+            time.sleep(TICK_S)
+            self.job.tick()
+            fresh += self._reference()
+        if fresh:
+            self.recent_ns = statistics.median(fresh)
+
+    def _take_windows(self, *, is_sampled: bool = False) -> tuple[list[Window], dict[int, Samples]]:
         profiles = self._start_profiles() if is_sampled else []
         until = time.monotonic() + _SAMPLE_S
         first = len(self.windows.done)
@@ -191,16 +204,25 @@ class Continuous:
         samples: dict[int, Samples] = {}
         for profile in profiles:
             samples |= profile.stop(pids)
+        return self.windows.done[first:], samples
+
+    @staticmethod
+    def _read(windows: list[Window]) -> list[RankPatterns]:
+        """Summarize the latest whole window; raw traces are deleted."""
         found: list[RankPatterns] = []
-        for window in reversed(self.windows.done[first:]):
+        for window in reversed(windows):
             if not found and window.traces:
                 found, _ = summarize_traces(window.traces)
             for path in window.paths.values():
                 path.unlink(missing_ok=True)
-        if not found and samples:
-            host = self.job.live_job().host
-            found = summarize_profiles(samples, project_root=self.source_root, host=host)
-        return found, samples
+        return found
+
+    @property
+    def baseline(self) -> list[RankPatterns]:
+        """Patterns of the job's healthy time; empty until they are read."""
+        if self._baseline is None or not self._baseline.done():
+            return []
+        return self._baseline.result()
 
     def _start_profiles(self) -> list[Profile]:
         profiles = [Profile(rank.live.pid, self.folder) for rank in self.job.alive]
@@ -269,4 +291,5 @@ class Continuous:
         )
 
     def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
         self.windows.close()

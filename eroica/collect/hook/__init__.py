@@ -59,6 +59,8 @@ def _attach() -> Ring | None:
     if not is_shared():
         sweep()
     ring = Ring.create(folder)
+    # Kineto tells of each window on the job's stderr; it reads this when torch is loaded.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     marker = types.ModuleType("_eroica_attached")
     marker.__dict__["ring"] = ring
     sys.modules["_eroica_attached"] = marker

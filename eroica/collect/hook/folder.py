@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 
 
 def find_folder() -> str | None:
@@ -52,13 +53,15 @@ def sweep() -> None:
     with contextlib.suppress(OSError):
         for folder in os.listdir(_base()):
             path = os.path.join(_base(), folder)
-            if folder.startswith("job-") and not _is_used(path):
+            if folder.startswith(("job-", "run-")) and not _is_used(path):
                 shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_used(folder: str) -> bool:
     pids = [name[4:] for name in os.listdir(folder) if name.startswith("pid-")]
-    return not pids or any(os.path.exists("/proc/" + pid) for pid in pids)
+    if not pids:  # just made, or left by an agent that was killed before a rank came
+        return time.time() - os.stat(folder).st_mtime < 3600
+    return any(os.path.exists("/proc/" + pid) for pid in pids)
 
 
 def job_key() -> str:
