@@ -45,7 +45,8 @@ class Nodes(NamedTuple):
 @compiled
 def _grown(old: NDArray[Number], size: int) -> NDArray[Number]:
     new = np.full(size, -1, old.dtype)
-    new[: len(old)] = old
+    for i in range(len(old)):  # a slice would compile numba's shape errors: seconds
+        new[i] = old[i]
     return new
 
 

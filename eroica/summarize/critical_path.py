@@ -36,6 +36,9 @@ from eroica.summarize.classify import (
     Int8,
 )
 
+_MAX_INSERTION = 32  # of more equal starts a sort is faster than insertion
+_MAX_LARGE_TIES = 1 << 16
+
 
 @dataclass(frozen=True)
 class CriticalPath:
@@ -102,33 +105,35 @@ def order_events(
 ) -> Int32:
     """Return ``events`` by start; of equal starts the longer first, callers before callees."""
     order = events[np.argsort(start_ns_E[events], kind="stable")]
-    _order_ties(order, start_ns_E, duration_ns_E, python_id_E)
+    large = np.empty((_MAX_LARGE_TIES, 2), np.int64)
+    for first, last in large[: _order_ties(order, start_ns_E, duration_ns_E, python_id_E, large)]:
+        group = order[first:last]
+        order[first:last] = group[np.lexsort((python_id_E[group], -duration_ns_E[group]))]
     return order
 
 
 @compiled
-def _order_ties(order: Int32, start: Int64, duration: Int64, python_id: Int64) -> None:
+def _order_ties(order: Int32, start: Int64, duration: Int64, python_id: Int64, large: Int64) -> int:
+    """Order equal starts in place; large groups are noted in ``large`` and left to the caller."""
     first = 0
-    n = len(order)
-    while first < n:
+    num_large = 0
+    while first < len(order):
         last = first + 1
-        while last < n and start[order[last]] == start[order[first]]:
+        while last < len(order) and start[order[last]] == start[order[first]]:
             last += 1
-        if last - first > 1:
-            if last - first <= 32:
-                for i in range(first + 1, last):
-                    event = order[i]
-                    j = i
-                    while j > first and _is_before(event, order[j - 1], duration, python_id):
-                        order[j] = order[j - 1]
-                        j -= 1
-                    order[j] = event
-            else:  # a stable sort by the second key, then by the first
-                group = order[first:last].copy()
-                group = group[np.argsort(python_id[group], kind="mergesort")]
-                group = group[np.argsort(-duration[group], kind="mergesort")]
-                order[first:last] = group
+        if last - first > _MAX_INSERTION and num_large < len(large):
+            large[num_large, 0], large[num_large, 1] = first, last
+            num_large += 1
+        else:
+            for i in range(first + 1, last):
+                event = order[i]
+                j = i
+                while j > first and _is_before(event, order[j - 1], duration, python_id):
+                    order[j] = order[j - 1]
+                    j -= 1
+                order[j] = event
         first = last
+    return num_large
 
 
 @compiled
