@@ -6,12 +6,10 @@ neighbour that waits says nothing about who is to blame.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from eroica.records import CollectiveEntry, FlightRecord
-
-GroupKey = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -44,24 +42,44 @@ class Lag:
     """What the front waits in."""
 
 
-def _groups(
-    records: Mapping[int, FlightRecord],
-) -> dict[GroupKey, dict[int, list[CollectiveEntry]]]:
-    """Entries by group and rank. Groups of one name but other members are other groups."""
-    found: dict[GroupKey, dict[int, list[CollectiveEntry]]] = {}
+@dataclass(frozen=True)
+class History:
+    """The collectives of one group, by rank. Groups of one name but other members are others."""
+
+    group: str
+    members: tuple[int, ...]
+    by_rank: dict[int, list[CollectiveEntry]]
+    only_active: bool
+
+
+Histories = Sequence[History]
+
+
+def histories(records: Mapping[int, FlightRecord]) -> Histories:
+    """Sort all ranks' entries by group; point-to-point entries are left out."""
+    everyone = tuple(sorted(records))
+    found: dict[tuple[str, int, int, int, int], History] = {}
     for rank, record in records.items():
+        own: dict[str, History] = {}  # a job of 8,000 ranks must not hash 8,000 ranks an entry
         for entry in record.entries:
             if entry.is_p2p or entry.sequence is None:
                 continue
-            members = record.groups.get(entry.group) or tuple(sorted(records))
-            found.setdefault((entry.group, members), {}).setdefault(rank, []).append(entry)
-    return found
+            if entry.group not in own:
+                members = record.groups.get(entry.group) or everyone
+                middle = members[len(members) // 2]
+                key = (entry.group, len(members), members[0], middle, members[-1])
+                if key not in found:
+                    found[key] = History(entry.group, members, {}, record.only_active)
+                own[entry.group] = found[key]
+            own[entry.group].by_rank.setdefault(rank, []).append(entry)
+    return list(found.values())
 
 
-def lags(records: Mapping[int, FlightRecord]) -> list[Lag]:
+def lags(known: Histories, records: Mapping[int, FlightRecord]) -> list[Lag]:
     """Return the groups in which some members with a dump have not come as far as the others."""
     found: list[Lag] = []
-    for (group, members), by_rank in _groups(records).items():
+    for history in known:
+        group, members, by_rank = history.group, history.members, history.by_rank
         last = {r: max(e.sequence or 0 for e in es) for r, es in by_rank.items()}
         front = max(last.values())
         behind: dict[int, int | None] = {
@@ -106,10 +124,11 @@ def is_circle(found: list[Lag]) -> bool:
     return not {r for lag in found for r in lag.behind} - {r for lag in found for r in lag.waiting}
 
 
-def mismatches(records: Mapping[int, FlightRecord]) -> list[Mismatch]:
+def mismatches(known: Histories) -> list[Mismatch]:
     """Return the first sequence of each group at which op, shape or dtype differ."""
     found: list[Mismatch] = []
-    for (group, _), by_rank in _groups(records).items():
+    for history in known:
+        group, by_rank = history.group, history.by_rank
         at: dict[int, dict[int, CollectiveEntry]] = {}
         for rank, entries in by_rank.items():
             for entry in entries:
@@ -153,14 +172,15 @@ def _elements(entry: CollectiveEntry) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def interleaved(records: Mapping[int, FlightRecord]) -> dict[int, CollectiveEntry]:
+def interleaved(known: Histories) -> dict[int, CollectiveEntry]:
     """Return, by rank, an entry of a second thread that issues on a group of the first.
 
     Only where the ranks' sequences come apart: the same two threads in the same order are no
     fault. Autograd threads issue the reducer's collectives by right.
     """
     found: dict[int, CollectiveEntry] = {}
-    for by_rank in _groups(records).values():
+    for history in known:
+        by_rank = history.by_rank
         if not _comes_apart(by_rank):
             continue
         for rank, entries in by_rank.items():
@@ -192,7 +212,7 @@ class Apart:
 
 
 def first_apart(
-    records: Mapping[int, FlightRecord],
+    known: Histories,
     site: Callable[[CollectiveEntry], Hashable],
     is_pair: Callable[[CollectiveEntry, CollectiveEntry], bool],
 ) -> Apart | None:
@@ -203,8 +223,9 @@ def first_apart(
     one hangs: the last common collective is nearer to the fault than the hang.
     """
     found: list[Apart] = []
-    for (group, _), by_rank in _groups(records).items():
-        if len(by_rank) < 2 or any(records[r].only_active for r in by_rank):
+    for history in known:
+        group, by_rank = history.group, history.by_rank
+        if len(by_rank) < 2 or history.only_active:
             continue
         tables = {r: {e.sequence or 0: e for e in entries} for r, entries in by_rank.items()}
         common = sorted(set.intersection(*(set(t) for t in tables.values())))
@@ -212,7 +233,8 @@ def first_apart(
         for sequence in common:
             entries = {r: t[sequence] for r, t in tables.items()}
             first = next(iter(entries.values()))
-            if all(site(e) == site(first) or is_pair(e, first) for e in entries.values()):
+            place = site(first)
+            if all(site(e) == place or is_pair(e, first) for e in entries.values()):
                 before = first
             elif before is not None:
                 found.append(Apart(group, sequence, before, entries))

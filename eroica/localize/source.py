@@ -183,7 +183,7 @@ class Project:
         self.root = Path(root).resolve() if root else None
         self._modules: dict[Path, Module | None] = {}
         self._resolved: dict[str, Path | None] = {}
-        self._present: dict[str, bool] = {}
+        self._is_mine: dict[str, bool] = {}
 
     @classmethod
     def of(cls, evidence: JobEvidence) -> "Project":
@@ -236,16 +236,19 @@ class Project:
 
         Without sources, and for files that are not on this machine, it is when it is no library's.
         """
+        if file is None:
+            return False
+        known = self._is_mine.get(file)
+        if known is None:
+            known = self._is_mine[file] = self._decide(file)
+        return known
+
+    def _decide(self, file: str) -> bool:
         if self.root is not None and self.resolve(file) is not None:
             return True
-        if is_library_file(file) or file is None:
+        if is_library_file(file):
             return False
-        return self.root is None or not self._exists(file)
-
-    def _exists(self, file: str) -> bool:
-        if file not in self._present:
-            self._present[file] = Path(file).exists()
-        return self._present[file]
+        return self.root is None or not Path(file).exists()
 
     def module(self, file: str | None) -> Module | None:
         path = self.resolve(file)

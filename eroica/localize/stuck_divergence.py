@@ -167,8 +167,8 @@ class Divergence:
     ) -> tuple[float, frozenset[str]]:
         """Score a test that must be ``wanted`` for the entering ranks and not for the passing."""
         tags = self.depends.of(test, function)
-        inside = {self._truth(test, function, r) for r in _sample(entering)}
-        outside = {self._truth(test, function, r) for r in _sample(passing)}
+        inside = {self._truth(test, function, r) for r in sample(entering)}
+        outside = {self._truth(test, function, r) for r in sample(passing)}
         if (not wanted) in inside or wanted in outside:
             return 0.0, tags
         is_decided = outside == {not wanted} or inside == {wanted}
@@ -359,7 +359,7 @@ class Divergence:
         return not text.startswith("range(") or "len(" in text
 
 
-def _sample(ranks: tuple[int, ...]) -> tuple[int, ...]:
+def sample(ranks: tuple[int, ...]) -> tuple[int, ...]:
     """At most 64 ranks, from both ends and evenly between: conditions rarely single out more."""
     if len(ranks) <= 64:
         return ranks

@@ -1,16 +1,17 @@
 """Ranks that wait for each other: in different collectives, sends, two threads, a store."""
 
 import ast
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from eroica.localize.collectives import Apart, first_apart, lags
+from eroica.localize.collectives import Apart, first_apart, histories, lags
 from eroica.localize.locks import thread_starts
 from eroica.localize.source import Project
 from eroica.localize.source_calls import STATE_COLLECTIVES, collective_kind
 from eroica.localize.source_depend import FILE, LOCAL, RANK, REGISTERED
 from eroica.localize.source_lines import line_calls
-from eroica.localize.stuck_divergence import Divergence
+from eroica.localize.stuck_divergence import Divergence, sample
 from eroica.localize.stuck_reason import RANK_LIKELY, Group, Reason, category_of
 from eroica.localize.stuck_suspect import Ranks, Suspect, at
 from eroica.localize.stuck_view import RankView, entry_wait, innermost
@@ -40,8 +41,9 @@ class Peers:
         self.groups = groups_of(views)
         self.world = tuple(v.rank for v in views)
         self.records = {v.rank: v.evidence.flight for v in views if v.evidence.flight is not None}
-        self.lags = lags(self.records)
-        self.apart_at = first_apart(self.records, self._site, self._is_pair)
+        self.histories = histories(self.records)
+        self.lags = lags(self.histories, self.records)
+        self.apart_at = first_apart(self.histories, self._site, self._is_pair)
 
     def everyone(self, ranks: Sequence[int]) -> Ranks:
         return "all" if set(ranks) == set(self.world) else tuple(sorted(ranks))
@@ -86,11 +88,14 @@ class Peers:
         """Ranks by where they called from when their histories first came apart."""
         if self.apart_at is None:
             return []
-        waits = {r: entry_wait(e, self.project) for r, e in self.apart_at.entries.items()}
-        found: dict[object, list[int]] = {}
-        for rank, wait in waits.items():
-            found.setdefault((wait.op, wait.path), []).append(rank)
-        groups = [Group(tuple(ranks), waits[ranks[0]]) for ranks in found.values()]
+        alike: dict[object, list[int]] = {}
+        for rank, entry in self.apart_at.entries.items():
+            alike.setdefault(self._site(entry), []).append(rank)
+        entries = self.apart_at.entries
+        groups = [
+            Group(tuple(ranks), entry_wait(entries[ranks[0]], self.project))
+            for ranks in alike.values()
+        ]
         now = {(g.wait.path, g.ranks) for g in self.groups}
         is_news = any((g.wait.path, g.ranks) not in now for g in groups)
         return groups if is_news and all(g.wait.user for g in groups) else []
@@ -98,8 +103,8 @@ class Peers:
     def _site(
         self, entry: CollectiveEntry
     ) -> tuple[str, tuple[tuple[str | None, int | None], ...]]:
-        user = [p for p in entry.frames if self.project.contains(p.file)]
-        return entry.op, tuple((p.file, p.line) for p in user[:2])
+        user = (p for p in entry.frames if self.project.contains(p.file))
+        return entry.op, tuple((p.file, p.line) for p in itertools.islice(user, 2))
 
     def _is_pair(self, one: CollectiveEntry, other: CollectiveEntry) -> bool:
         """Whether two calls of one operation stand in the two branches of one condition."""
@@ -116,8 +121,8 @@ class Peers:
         place = reason.waiter.wait.user[:1]
         if not place:
             return reason
-        waiting = [self._count(r, place[0]) for r in reason.waiter.ranks]
-        skipping = [self._count(r, place[0]) for r in reason.skipper.ranks]
+        waiting = [self._count(r, place[0]) for r in sample(reason.waiter.ranks)]
+        skipping = [self._count(r, place[0]) for r in sample(reason.skipper.ranks)]
         known = [c for c in waiting if c] and all(c is not None for c in skipping)
         if known and min(c for c in skipping if c is not None) > max(c or 0 for c in waiting):
             return replace(reason, score=reason.score * 0.5)

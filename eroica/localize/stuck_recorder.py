@@ -13,10 +13,10 @@ def from_recorder(peers: Peers) -> list[Suspect]:
     records = peers.records
     if not records:
         return []
-    mixed = interleaved(records)
+    mixed = interleaved(peers.histories)
     if len(mixed) * 2 >= len(records):
         return [_interleaved(peers, mixed)]
-    found = [_mismatch(peers, m) for m in mismatches(records)[:1]]
+    found = [_mismatch(peers, m) for m in mismatches(peers.histories)[:1]]
     if peers.lags and not found:
         found.append(_missing(peers, absent(peers.lags), peers.lags[0].entry.op))
     return found

@@ -1,10 +1,10 @@
 """One rank of a stuck job seen as a whole: where it waits, since when, what its threads do."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eroica.localize.source import Project
-from eroica.localize.waits import Wait, classify
+from eroica.localize.waits import Wait, classify, short
 from eroica.records import (
     CollectiveEntry,
     JobEvidence,
@@ -112,8 +112,25 @@ def _threads(evidence: RankEvidence, project: Project) -> tuple[Wait, ...]:
         if thread.name.startswith(_OURS) or thread.name in _BACKGROUND:
             continue
         state = states.get(thread.os_thread_id) if thread.os_thread_id is not None else None
-        found.append(classify(thread, project, state))
+        wait = classify(thread, project, state)
+        found.append(_from_earlier(wait, thread, evidence, project))
     return tuple(found)
+
+
+def _from_earlier(
+    wait: Wait, thread: ThreadStack, evidence: RankEvidence, project: Project
+) -> Wait:
+    """Where the newest sample does not tell: another one at the same place, with native frames."""
+    if wait.kind != "native" or not wait.user:
+        return wait
+    for sample in evidence.stacks[:-1]:
+        for other in sample.threads:
+            if other.os_thread_id == thread.os_thread_id or (other.is_main and thread.is_main):
+                known = classify(other, project)
+                here = (short(known.user[0].name), known.user[0].line) if known.user else None
+                if known.kind != "native" and here == (short(wait.user[0].name), wait.user[0].line):
+                    return replace(known, user=wait.user, thread=thread)
+    return wait
 
 
 def _main_first(sample: ProcessStacks) -> list[ThreadStack]:

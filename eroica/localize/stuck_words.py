@@ -6,7 +6,8 @@ from eroica.localize.collectives import timeouts_ms
 from eroica.localize.source import Project
 from eroica.localize.stuck_suspect import Suspect, at
 from eroica.localize.stuck_view import RankView
-from eroica.records import Finding, JobEvidence, RankRow
+from eroica.localize.waits import short
+from eroica.records import Finding, JobEvidence, Place, RankRow
 from eroica.units import NS_PER_MS, rank_phrase
 
 
@@ -38,14 +39,17 @@ def _last_collective(view: RankView) -> str:
 
 
 def _where(view: RankView, project: Project) -> str:
-    if view.has_exited:
-        return "ended"
     if view.wait is None:
-        return "not seen"
+        return "ended" if view.has_exited else "not seen"
     place = view.wait.user[0] if view.wait.user else None
     text = f"{project.name_in_root(place.file)}:{place.line}  {place.name}" if place else ""
     doing = view.wait.op or view.wait.kind
-    return f"{text} > {doing}" if text else doing
+    where = f"{text} > {doing}" if text and doing != place_name(place) else text or doing
+    return f"ended in {where}" if view.has_exited else where
+
+
+def place_name(place: Place | None) -> str:
+    return short(place.name) if place is not None else ""
 
 
 def table(
@@ -99,7 +103,7 @@ def findings(
         for view in views:
             if view.threads:
                 places.setdefault(_where(view, project), []).append(view.rank)
-        text = "; ".join(f"{rank_phrase(r)} at {where}" for where, r in places.items())
+        text = "; ".join(f"{rank_phrase(r)}: {where}" for where, r in places.items())
         found.append(("stack", f"stacks of {len(stacked)} of {len(views)} ranks: {text}", stacked))
     ended = tuple(v.rank for v in views if v.has_exited)
     alive = tuple(v.rank for v in views if v.threads and not v.has_exited)
