@@ -62,3 +62,14 @@ def test_wrappers_go_and_the_users_frames_stay():
     control = ThreadStack(frames=(Place(name="_serve", file="eroica/collect/hook/control.py"),))
     cleaned = clean_stacks(ProcessStacks(threads=(control, ThreadStack(frames=frames))))
     assert len(cleaned.threads) == 1
+
+
+def test_a_command_line_with_line_breaks_is_read_whole():
+    text = (
+        'process 7:"python -c import os\nfor i in 3: pass 4\nx";thread (7): MainThread;f (a.py:1) 9'
+    )
+    text = text + "\n" + TEXT
+    stacks = parse_raw(text)
+    assert (stacks[0].pids, stacks[0].count) == ((7,), 9)
+    assert stacks[0].frames == (Place(name="f", file="a.py", line=1),)
+    assert len(stacks) == 1 + len(parse_raw(TEXT))

@@ -148,7 +148,7 @@ def collect(
 
     Example: eroica collect -o evidence && eroica diagnose evidence
     """
-    from eroica.watch.attach import collect_to
+    from eroica.watch.collecting import collect_to
 
     with output.progress() as show:
         written = collect_to(

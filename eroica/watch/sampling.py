@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 ALL_HZ = 20
 ACTIVE_HZ = 10
+_MAX_JOINED = 60  # lines of one command line
 
 _PROCESS = re.compile(r'process (\d+):"(.*?)";(?=process \d+:"|thread \()', re.DOTALL)
 _THREAD = re.compile(r"thread \((?:0x)?([0-9A-Fa-f]+)\)(?:: ([^;]*))?(?:;|$)")
@@ -38,29 +39,44 @@ class RawStack:
 
 
 def parse_raw(text: str, root_pid: int | None = None) -> list[RawStack]:
-    """Read py-spy's raw output with processes and threads; lines of other forms are dropped."""
+    """Read py-spy's raw output with processes and threads; lines of other forms are dropped.
+
+    A command line with line breaks (``python -c``) breaks the format's lines as well: lines are
+    joined until they hold a whole stack.
+    """
     found = []
+    pending: list[str] = []
     for line in text.splitlines():
-        body, _, number = line.rpartition(" ")
-        if not number.isdigit():
-            continue
-        pids = []
-        while match := _PROCESS.match(body):
-            pids.append(int(match[1]))
-            body = body[match.end() :]
-        thread = _THREAD.match(body)
-        if thread is None:
-            continue
-        frames = [_place(part) for part in _split_frames(body[thread.end() :])]
-        found.append(
-            RawStack(
-                pids=tuple(pids) or ((root_pid,) if root_pid is not None else ()),
-                thread=(thread[2] or thread[1]).strip(),
-                frames=tuple(reversed([frame for frame in frames if frame is not None])),
-                count=int(number),
-            )
-        )
+        pending.append(line)
+        stack = _parse_line("\n".join(pending), root_pid)
+        if stack is None and line.startswith(("process ", "thread (")):
+            pending = [line]
+            stack = _parse_line(line, root_pid)
+        if stack is not None:
+            found.append(stack)
+            pending = []
+        del pending[:-_MAX_JOINED]
     return found
+
+
+def _parse_line(line: str, root_pid: int | None) -> RawStack | None:
+    body, _, number = line.rpartition(" ")
+    if not number.isdigit():
+        return None
+    pids = []
+    while match := _PROCESS.match(body):
+        pids.append(int(match[1]))
+        body = body[match.end() :]
+    thread = _THREAD.match(body)
+    if thread is None:
+        return None
+    frames = [_place(part) for part in _split_frames(body[thread.end() :])]
+    return RawStack(
+        pids=tuple(pids) or ((root_pid,) if root_pid is not None else ()),
+        thread=(thread[2] or thread[1]).strip(),
+        frames=tuple(reversed([frame for frame in frames if frame is not None])),
+        count=int(number),
+    )
 
 
 def _split_frames(text: str) -> list[str]:
