@@ -12,7 +12,7 @@ import zstandard
 
 from eroica.columns import Timeline
 from eroica.errors import InputError
-from eroica.read.collectives import normalize_op
+from eroica.read.collective_notes import normalize_op
 from eroica.read.kineto import read_timeline, sniff
 
 HERE = Path(__file__).parent / "data" / "kineto"

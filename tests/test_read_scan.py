@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eroica.read import scan
-from eroica.read.kineto_columns import EventColumns, decode_string
+from eroica.read.json_strings import decode_string
+from eroica.read.kineto_columns import EventColumns
 
 MAX_INT64 = 2**63 - 1
 

@@ -16,6 +16,7 @@ from eroica import units
 from eroica.columns import Int16, Timeline
 from eroica.errors import InputError
 from eroica.read import scan
+from eroica.read.collective_notes import CollectiveNote
 from eroica.read.collectives import find_collectives
 from eroica.read.kineto_columns import Marked
 from eroica.read.kineto_document import BLOCK_BYTES, TraceDocument
@@ -46,7 +47,7 @@ class _Events:
     columns: Columns
     category_id_E: Int16
     categories: tuple[str, ...]
-    marked: list[Marked]
+    notes: dict[int, CollectiveNote]
     window: tuple[int, int] | None
     warnings: list[Warning]
 
@@ -68,17 +69,16 @@ def read_timeline(
         events.category_id_E,
         categories=events.categories,
         tracks=document.events.tracks,
-        marked=events.marked,
+        marked=document.events.marked,
     )
     columns = events.columns._replace(name_id_E=name_id_E, track_id_E=track_id_E)
-    collectives, groups = find_collectives(
+    collectives = find_collectives(
         columns,
         events.category_id_E,
         names=names,
         categories=events.categories,
-        tracks=tracks,
-        marked=events.marked,
-        info=info,
+        notes=events.notes,
+        default_group=next(iter(info.groups)) if len(info.groups) == 1 else "",
     )
     told_ranks = (rank, info.rank, rank_of(Path(path)))
     return Timeline(
@@ -100,7 +100,7 @@ def read_timeline(
         base_ns=info.base_ns,
         host=info.host,
         backend=info.backend,
-        groups={**groups, **info.groups},
+        groups=_all_groups(document.events.groups, info.groups),
         window=events.window,
         metadata=document.metadata,
         warnings=tuple(events.warnings),
@@ -129,6 +129,14 @@ def _nothing_in_it(document: TraceDocument) -> InputError:
     )
 
 
+def _all_groups(
+    told_by_calls: dict[str, tuple[int, ...]], told_by_job: dict[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Join both; where one has a group's name only, the other's ranks count."""
+    names = (*told_by_job, *(name for name in told_by_calls if name not in told_by_job))
+    return {name: told_by_job.get(name) or told_by_calls.get(name, ()) for name in names}
+
+
 def _normalized(document: TraceDocument) -> _Events:
     """Take the columns over, with categories in today's words."""
     columns = document.events.finish()
@@ -136,8 +144,8 @@ def _normalized(document: TraceDocument) -> _Events:
     ids, categories = fill_missing_categories(
         ids, categories, columns.track_id_E, document.events.tracks
     )
-    marked = document.events.marked
-    return _Events(columns, ids, categories, marked, _window(marked), document.warnings)
+    window = _window(document.events.marked)
+    return _Events(columns, ids, categories, document.events.notes, window, document.warnings)
 
 
 def _window(marked: list[Marked]) -> tuple[int, int] | None:
@@ -170,13 +178,9 @@ def _drop_impossible(events: _Events, path: str) -> None:
     new_index_E = np.cumsum(kept_E) - 1
     events.columns = columns.kept(kept_E)
     events.category_id_E = events.category_id_E[kept_E]
-    events.marked = [
-        item
-        if item.index < 0
-        else Marked(item.mark, int(new_index_E[item.index]), item.text, item.position)
-        for item in events.marked
-        if item.index < 0 or kept_E[item.index]
-    ]
+    events.notes = {
+        int(new_index_E[index]): note for index, note in events.notes.items() if kept_E[index]
+    }
 
 
 def _clamped(start_ns_E: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -4,29 +4,24 @@ Columns grow in place (``realloc`` moves pages, not bytes), so that a trace need
 and not twice. 56 bytes an event while reading.
 """
 
-import json
-import re
-
 import msgspec
 import numpy as np
 
 from eroica.read import scan
+from eroica.read.collective_notes import CollectiveNote, note_of
+from eroica.read.json_strings import decode_string
 from eroica.read.scan import Bytes, Columns, Strings
 
 _FIRST_CAPACITY = 1 << 14
 _FIRST_SLOTS = 1 << 12
 _LIST_ROWS = 1 << 12
-_BAD_ESCAPE = re.compile(r'\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
-_CONTROL = re.compile(rb"[\x00-\x1f]")
 
 
 class Marked(msgspec.Struct, frozen=True):
-    """An event whose text the reader needs: ``index`` into the columns, -1 if it is in none."""
+    """An event that is in no column and whose text the reader needs."""
 
     mark: int
-    index: int
     text: bytes
-    position: int
 
 
 class EventColumns:
@@ -51,6 +46,10 @@ class EventColumns:
         self.categories: list[str] = []
         self.tracks: list[tuple[str, str]] = []
         self.marked: list[Marked] = []
+        self.notes: dict[int, CollectiveNote] = {}
+        """What events tell of collectives, by index into the columns."""
+        self.groups: dict[str, tuple[int, ...]] = {}
+        """Process groups those notes name, with their global ranks."""
         self.num_bad_strings = 0
         self.first_bad_string = 0
 
@@ -111,10 +110,13 @@ class EventColumns:
                 self.categories.append(text)
             else:
                 self.tracks.append((text, self._decode(buffer[b0:b1].tobytes(), offset + b0)))
-        for mark, start, end, index in self.strings.marked_N[
-            : self.counters[scan.NUM_MARKED]
-        ].tolist():
-            self.marked.append(Marked(mark, index, buffer[start:end].tobytes(), offset + start))
+        marked = self.strings.marked_N[: self.counters[scan.NUM_MARKED]].tolist()
+        for mark, start, end, index in marked:
+            raw = buffer[start:end].tobytes()
+            if mark != scan.MARK_COLLECTIVE:
+                self.marked.append(Marked(mark, raw))
+            elif note := note_of(raw, self.groups):
+                self.notes[index] = note
         self.counters[scan.NUM_FRESH] = self.counters[scan.NUM_MARKED] = 0
 
     def _decode(self, raw: bytes, position: int) -> str:
@@ -124,25 +126,6 @@ class EventColumns:
                 self.first_bad_string = position
             self.num_bad_strings += 1
         return text
-
-
-def decode_string(raw: bytes) -> tuple[str, bool]:
-    """Return the text of a JSON string or bare value, and whether it was valid JSON.
-
-    Bytes that are no UTF-8 become U+FFFD, a backslash that escapes nothing stays a backslash.
-    """
-    if raw[:1] != b'"':
-        return raw.decode("utf-8", "replace"), True
-    if not _CONTROL.search(raw):
-        try:
-            return msgspec.json.decode(raw, type=str), True
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            pass
-    text = raw[1:-1].decode("utf-8", "replace")
-    try:
-        return json.loads('"' + _BAD_ESCAPE.sub(r"\\\\", text) + '"', strict=False), False
-    except ValueError:
-        return text, False
 
 
 def _empty_strings(num_slots: int) -> Strings:

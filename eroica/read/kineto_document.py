@@ -14,7 +14,8 @@ import numpy as np
 
 from eroica.errors import InputError
 from eroica.read import scan
-from eroica.read.kineto_columns import EventColumns, decode_string
+from eroica.read.json_strings import decode_string
+from eroica.read.kineto_columns import EventColumns
 from eroica.read.kineto_repair import next_event, repair_event, salvage_metadata
 from eroica.read.opening import ByteStream
 from eroica.records import Warning

@@ -8,7 +8,7 @@ import json
 import re
 from typing import Any
 
-from eroica.read.kineto_columns import decode_string
+from eroica.read.json_strings import decode_string
 
 # An event's end and the next one's start, or a start alone: Kineto writes ph first.
 _NEXT = re.compile(rb'\}\s*,\s*(?=\{\s*")|(?=\{\s*"ph"\s*:)|\}\s*(?=\]\s*(?:\}|,\s*"\w+"\s*:))')
