@@ -39,6 +39,7 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 Numbers = NDArray[Any]  # float32, or uint16 in 1/65535
 SEED = 20260
+FEW_RANKS = 8192
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,9 @@ def count_far(columns: tuple[Numbers, Numbers, Numbers], reference: Float32, del
     center = np.median(sample, axis=1).astype(np.float32)
     apart = np.abs(sample - center[:, None]).sum(axis=0)
     order = np.argsort(apart, kind="stable")
-    counts: Int32 = _count_far(
+    # Waking threads costs more than counting for few ranks.
+    kernel = _count_far if len(columns[0]) > FEW_RANKS else _count_far_alone
+    counts: Int32 = kernel(
         *columns,
         factors,
         center,
@@ -220,8 +223,7 @@ def count_far(columns: tuple[Numbers, Numbers, Numbers], reference: Float32, del
     return counts
 
 
-@nb.njit(parallel=True, fastmath=True, cache=True)  # type: ignore[untyped-decorator]
-def _count_far(  # type: ignore[no-untyped-def]  # noqa: ANN202  # pragma: no cover
+def _count_far_plain(  # type: ignore[no-untyped-def]  # noqa: ANN202  # pragma: no cover
     beta_R,  # noqa: ANN001
     mu_R,  # noqa: ANN001
     sigma_R,  # noqa: ANN001
@@ -249,6 +251,10 @@ def _count_far(  # type: ignore[no-untyped-def]  # noqa: ANN202  # pragma: no co
             far += d >= delta
         out[i] = far
     return out
+
+
+_count_far = nb.njit(parallel=True, fastmath=True, cache=True)(_count_far_plain)
+_count_far_alone = nb.njit(fastmath=True, cache=True)(_count_far_plain)
 
 
 @dataclass
