@@ -484,3 +484,30 @@ def test_both_branches_of_a_condition_are_one_collective(tmp_path: Path) -> None
     cause = localize([rank(r, flight=record(r)) for r in range(4)], tmp_path).causes[0]
     assert (cause.category, cause.ranks) == ("rank_conditional_collective", (1,))
     assert cause.functions[0].line == barrier.line
+
+
+def test_a_thread_that_died_with_its_traceback_in_the_log_is_no_end_of_the_rank(
+    tmp_path: Path,
+) -> None:
+    text = (
+        "import queue, threading\n\nclass Feed:\n    def __init__(self):\n"
+        "        self.items = queue.Queue(4)\n"
+        "        threading.Thread(target=self.pump, name='pump').start()\n\n"
+        "    def pump(self):\n        for raw in source:\n"
+        "            self.items.put(self.parse(raw))\n\n"
+        "    def parse(self, raw):\n        return raw[0] / raw[1]\n\n"
+        "def main(feed):\n    for step in range(100):\n        batch = feed.items.get()\n"
+        "        loss.backward()\n"
+    )
+    program = Program(tmp_path, text)
+    get = Place(name="Queue.get", file="/usr/local/lib/python3.11/queue.py", line=171)
+    parse, pump = program.at("raw[0] / raw", "parse"), program.at("items.put", "pump")
+    crash = LogEvent(kind="traceback", text="ZeroDivisionError: x", frames=(parse, pump))
+    hungry = rank(1, stack(get, program.at("items.get", "main")), exit=RankExit())
+    peer = rank(0, stack(*BACKWARD, program.at("loss.backward", "main")))
+    verdict = localize([peer, hungry], tmp_path, log_events=(crash,), symptom_hint="stuck")
+    cause = verdict.causes[0]
+    assert verdict.symptom == "stuck"
+    assert (cause.category, cause.ranks) == ("exception_swallowed", (1,))
+    assert cause.functions[0] == parse
+    assert cause.functions[1].name == "main"

@@ -69,9 +69,9 @@ def deaths(evidence: JobEvidence, views: Sequence[RankView]) -> list[Death]:
     found: list[Death] = []
     for view in views:
         events = [e for e in evidence.log_events if e.rank == view.rank]
-        ended = view.evidence.exit
+        ended = view.evidence.exit if view.has_exited else None
         told = _told(events)
-        if ended is None and not (told and _is_fatal(told)):
+        if ended is None and not (told and _ended_it(told, view)):
             continue
         message = (ended.message if ended else None) or (told.text if told else "")
         kind = ended.error_type if ended else None
@@ -94,6 +94,13 @@ def _told(events: Sequence[LogEvent]) -> LogEvent | None:
     tracebacks = [e for e in events if e.frames or "traceback" in e.kind]
     own = [e for e in tracebacks if not _SECONDARY.search(e.text)]
     return next(iter(own or tracebacks or [e for e in events if _is_fatal(e)]), None)
+
+
+def _ended_it(event: LogEvent, view: RankView) -> bool:
+    """A traceback may have been caught and printed: it ends a rank only where nothing lives."""
+    if "traceback" in event.kind:
+        return bool(event.fields.get("is_uncaught")) or not view.evidence.stacks
+    return _is_fatal(event) and not view.evidence.stacks
 
 
 def _is_fatal(event: LogEvent) -> bool:

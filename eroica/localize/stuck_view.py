@@ -59,7 +59,12 @@ class RankView:
 
     @property
     def has_exited(self) -> bool:
-        return self.evidence.exit is not None
+        """Whether the process ended; the end of one of its threads alone does not count."""
+        ended = self.evidence.exit
+        if ended is None:
+            return False
+        told = ended.signal or ended.error_type or ended.message or ended.frames
+        return ended.exit_code is not None or bool(told) or not self.evidence.stacks
 
     @property
     def num_steps(self) -> int | None:
