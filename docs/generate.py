@@ -39,9 +39,9 @@ def help_of(name: str) -> str:
 
 def fixers() -> str:
     """Every fixer's documentation and its tested examples."""
-    from eroica.fix.docs import render
+    from eroica.fix.docs import page
 
-    return NOTE + "\n" + render()
+    return page()
 
 
 def main() -> int:

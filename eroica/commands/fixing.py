@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from eroica import incident as incidents
@@ -135,8 +136,6 @@ def _rehearse(
     symptom: str,
     show: Progress,
 ) -> list[Patch]:
-    import msgspec
-
     from eroica import fix as room
 
     rehearsed = []
@@ -168,7 +167,15 @@ def _apply(
 ) -> list[Patch]:
     from eroica import fix as room
 
-    applied = {patch.id: patch for patch in room.apply(chosen, root, folder, branch=branch)}
+    if branch is not None:
+        from eroica.fix.branch import commit_to_branch
+
+        commit_to_branch(chosen, root, branch, folder.read_incident())
+        stamp = incidents.now()
+        marked = [msgspec.structs.replace(patch, applied=stamp) for patch in chosen]
+    else:
+        marked = room.apply(chosen, root, folder)
+    applied = {patch.id: patch for patch in marked}
     updated = [applied.get(patch.id, patch) for patch in patches]
     folder.write_patches(updated)
     return updated
@@ -196,6 +203,8 @@ def _show(
         first = incident.causes[0] if incident.causes else None
         why = first.advice if first is not None else "there is no cause to mend"
         console.print(f"\nno patch: {why}", markup=False)
+    _show_runbook(incident)
+    _show_ladder(folder, incident)
     written = [patch for patch in patches if patch.applied]
     for patch in written:
         names = ", ".join(edit.path for edit in patch.edits)
@@ -205,6 +214,39 @@ def _show(
         commands.append((f"eroica fix {folder.id} --accept all --apply", "writes it"))
         commands.append((f"eroica fix {folder.id} --verify CMD", "rehearses it first"))
     terminal.print_next(console, commands)
+
+
+def _show_runbook(incident: Incident) -> None:
+    """For a fault outside the code: which host, which checks, which settings."""
+    from eroica.fix.runbook import runbook
+
+    book = runbook(incident)
+    if book is None:
+        return
+    console = output.stdout()
+    hosts = f" ({', '.join(book.hosts)})" if book.hosts else ""
+    console.print(f"\nRUNBOOK   {book.title}{hosts}", markup=False)
+    for label, lines in (
+        ("check", book.checks),
+        ("do", book.remedy),
+        ("settings", book.settings),
+    ):
+        for number, line in enumerate(lines):
+            console.print(f"{label if number == 0 else '':<10}{line}", markup=False)
+
+
+def _show_ladder(folder: IncidentFolder, incident: Incident) -> None:
+    """For a job that is stuck right now: what can be done, gentlest first; nothing is done."""
+    if not incident.source.startswith(("live", "pid")):
+        return
+    from eroica.fix.ladder import ladder
+
+    rungs = ladder(incident, folder.read_evidence())
+    console = output.stdout()
+    for number, rung in enumerate(rungs):
+        console.print(f"{'now' if number == 0 else '':<10}{rung.name}: {rung.does}", markup=False)
+        console.print(f"{'':<12}{rung.command}", markup=False)
+        console.print(f"{'':<12}risk: {rung.risk}", markup=False)
 
 
 def fix_record(name: str, patches: list[Patch]) -> dict[str, object]:

@@ -16,6 +16,8 @@ IncidentArgument = Annotated[
 def register(app: typer.Typer) -> None:
     app.command(name="list")(list_incidents)
     app.command()(report)
+    app.command()(compare)
+    app.command()(bundle)
 
 
 def list_incidents(
@@ -43,16 +45,16 @@ def list_incidents(
     if not records:
         console.print(f"no incident in {incidents.store()}", markup=False)
         return 0
-    from rich.table import Table
-    from rich.text import Text
+    from eroica.report import compare as compare_room
 
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("id", "symptom", "category", ""):
-        table.add_column(name, no_wrap=name == "id")
+    widths = [max(len(folder.id) for folder in folders), 9]
     for folder, record in records:
-        category = record.causes[0].category if record.causes else ""
-        table.add_row(folder.id, record.symptom, category, Text(record.headline))
-    console.print(table)
+        line = f"{folder.id:<{widths[0]}}  {record.symptom:<{widths[1]}}{record.headline}"
+        console.print(line, markup=False, soft_wrap=True)
+    for again in compare_room.group(folders):
+        category, place = again.fingerprint
+        if len(again.folders) > 1 and place:
+            console.print(f"{category} at {place}: {again.text}", markup=False, soft_wrap=True)
     return 0
 
 
@@ -61,6 +63,12 @@ def report(
     format: Annotated[str, typer.Option("--format", "-f", help="html, md or json.")] = "html",
     out: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; - for stdout.")
+    ] = None,
+    anonymize: Annotated[
+        bool, typer.Option("--anonymize", help="Replace names; only you can put them back.")
+    ] = False,
+    gpu_hour: Annotated[
+        float | None, typer.Option(help="Price of a GPU-hour, for the cost of it.", min=0)
     ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> int:
@@ -71,7 +79,7 @@ def report(
     from eroica.errors import InputError
 
     folder = incidents.find(reference)
-    data, path = _render(folder, format)
+    data, path = _render(folder, format, anonymize=anonymize, price=gpu_hour)
     if out is not None and str(out) == "-":
         output.print_bytes(data)
         return 0
@@ -88,17 +96,73 @@ def report(
     return 0
 
 
-def _render(folder: incidents.IncidentFolder, format: str) -> tuple[bytes, Path]:
+def compare(
+    before: Annotated[str, typer.Argument(help="Incident, or traces of the job before.")],
+    after: Annotated[str, typer.Argument(help="Incident, or traces of the job after.")],
+    format: Annotated[str, typer.Option("--format", "-f", help="md or html.")] = "md",
+    out: Annotated[Path | None, typer.Option("--output", "-o", help="File to write.")] = None,
+) -> int:
+    """Put two incidents, or the traces of two runs, side by side.
+
+    Example: eroica compare traces-before/ traces-after/
+    """
+    from eroica.report import compare as room
+
+    data = room.compare(_incident_of(before), _incident_of(after), format).encode()
+    if out is None:
+        output.print_bytes(data)
+    else:
+        incidents.write_atomic(out, data)
+    return 0
+
+
+def _incident_of(reference: str) -> incidents.IncidentFolder:
+    path = Path(reference)
+    if path.exists() and not incidents.is_incident(path):
+        from eroica import pipeline
+
+        with output.progress() as show:
+            return pipeline.diagnose_paths([path], progress=show)
+    return incidents.find(reference)
+
+
+def bundle(
+    reference: IncidentArgument = None,
+    share: Annotated[
+        str, typer.Option(help="all (names replaced) or patterns (numbers and hashes only).")
+    ] = "all",
+    out: Annotated[Path | None, typer.Option("--output", "-o", help="File to write.")] = None,
+) -> int:
+    """Pack an incident to send it to someone; names are replaced and secrets removed.
+
+    Example: eroica bundle --share patterns
+    """
+    from eroica.report.bundle import bundle as pack
+
+    output.stdout().print(str(pack(incidents.find(reference), out, share=share)), markup=False)
+    return 0
+
+
+def _render(
+    folder: incidents.IncidentFolder,
+    format: str,
+    *,
+    anonymize: bool = False,
+    price: float | None = None,
+) -> tuple[bytes, Path]:
     from eroica.errors import InputError
+    from eroica.report.content import Options
 
     if format == "json":
         return folder.incident_bytes(), folder.path / "incident.json"
     if format == "md":
         from eroica.report.markdown import render as render_markdown
 
-        return render_markdown(folder).encode(), folder.report_markdown_path
+        options = Options(pictures=False, anonymize=anonymize, price_per_gpu_hour=price)
+        return render_markdown(folder, options).encode(), folder.report_markdown_path
     if format == "html":
         from eroica.report.html import render as render_html
 
-        return render_html(folder).encode(), folder.report_html_path
+        options = Options(anonymize=anonymize, price_per_gpu_hour=price)
+        return render_html(folder, options).encode(), folder.report_html_path
     raise InputError(f"unknown format {format!r}", "expected html, md or json")
