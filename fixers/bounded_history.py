@@ -90,7 +90,8 @@ def fix(context: Context) -> FixerResult | None:
             edits.replace_text(value, f"deque(maxlen={KEPT})")
             return context.result(
                 edits,
-                why=f"{source.path}:{source.line(node)} `{target}` gets longer with every step and is "
+                why=f"{source.path}:{source.line(node)} `{target}` gets longer with every step "
+                "and is "
                 "gone through as a whole.",
                 behaviour=f"Statistics over it cover the last {KEPT} entries only.",
                 score=0.75 if context.cause.category == "growing_state" else 0.3,
@@ -126,7 +127,7 @@ def _needs_list(source: Source, target: str) -> bool:
     name = re.escape(target)
     return (
         re.search(
-            rf"(?<![\w.]){name}\[[^]]*:|(?<![\w.]){name}\.(sort|insert)\(|(?<![\w.]){name} \+|json\.dumps?\({name}",
+            rf"(?<![\w.]){name}(?:\[[^]]*:|\.(?:sort|insert)\(| \+)|json\.dumps?\({name}",
             source.text,
         )
         is not None

@@ -18,7 +18,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits, is_used
-from eroica.fix.tree import Source, argument, called, code, dotted, find, single
+from eroica.fix.tree import Source, argument, called, code, dotted, find, single, walk
 
 CODE = "DBG001"
 ANSWERS = frozenset({"debug_setting_left_on", "python_overhead", "host_sync", "straggler_compute"})
@@ -75,6 +75,28 @@ import torch
 def train(model):
     torch.manual_seed(0)
     model().backward()
+""",
+    ),
+    Example(
+        category="debug_setting_left_on",
+        before="""\
+import torch
+
+def train(model, data):
+    torch.manual_seed(0)
+    with torch.profiler.profile(with_stack=True) as prof:  # <-- here
+        for x in data:
+            model(x).backward()
+            prof.step()
+    print(prof.key_averages())
+""",
+        after="""\
+import torch
+
+def train(model, data):
+    torch.manual_seed(0)
+    for x in data:
+        model(x).backward()
 """,
     ),
 )
@@ -137,8 +159,47 @@ def _head(node: cst.CSTNode) -> str:
     return code(node).split("\n")[0].removesuffix(":")
 
 
-def _switches(source: Source) -> list[cst.CSTNode]:
+_PROFILERS = re.compile(
+    r"torch\.profiler\.profile|torch\.autograd\.profiler\.profile|cProfile\.Profile|pyinstrument\.Profiler"
+)
+
+
+def _profilers(source: Source) -> list[cst.CSTNode]:
+    """Profilers around the training: the block or object, and the lines that serve it."""
     found: list[cst.CSTNode] = []
+    kept: dict[str, cst.CSTNode] = {}
+    for block in find(source.module, cst.With):
+        item = block.items[0]
+        if len(block.items) == 1 and isinstance(item.item, cst.Call):
+            if _PROFILERS.fullmatch(source.full_name(item.item.func)):
+                found.append(block)
+                if item.asname is not None:
+                    kept[code(item.asname.name)] = block
+    for target, value, node in source.assignments():
+        if isinstance(value, cst.Call) and _PROFILERS.fullmatch(source.full_name(value.func)):
+            statement = source.statement_of(node)
+            if statement is not None and single(statement) is node:
+                found.append(statement)
+                kept[target] = statement
+    for name, home in kept.items():
+        for line in find(source.module, cst.SimpleStatementLine):
+            call = called(line)
+            if line is home or not any(dotted(n) == name for n in walk(line)):
+                continue
+            serves = call is not None and (
+                code(call.func).startswith(f"{name}.") or code(call.func) == "print"
+            )
+            if not serves:
+                return []  # something else needs it
+            found.append(line)
+        tests = [t.test for t in (*find(source.module, cst.If), *find(source.module, cst.While))]
+        if any(dotted(n) == name for test in tests for n in walk(test)):
+            return []
+    return found
+
+
+def _switches(source: Source) -> list[cst.CSTNode]:
+    found: list[cst.CSTNode] = _profilers(source)
     for line in find(source.module, cst.SimpleStatementLine):
         call = called(line)
         if call is not None and _CALLS.fullmatch(source.full_name(call.func)) and not _is_off(call):
@@ -172,7 +233,7 @@ def _is_off(call: cst.Call) -> bool:
 
 def _take_out(edit: Edits, node: cst.CSTNode) -> None:
     if isinstance(node, cst.With):
-        edit.replace(node, list(node.body.body))
+        edit.unwrap(node)
     else:
         edit.remove(node)
 

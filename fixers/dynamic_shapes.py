@@ -104,10 +104,23 @@ def _shapes(context: Context) -> FixerResult | None:
             edits.set_argument(call, "dynamic", "True")
             return context.result(
                 edits,
-                why=f"{source.path}:{source.line(call)} compiles for one shape; the inputs come in many.",
+                why=f"{source.path}:{source.line(call)} compiles for one shape; the inputs come "
+                "in many.",
                 behaviour="One compilation for sizes in general; its code may be a little slower.",
                 score=0.7,
             )
+        for decorator in find(source.module, cst.Decorator):
+            if source.full_name(decorator.decorator) == "torch.compile":
+                edits = Edits(source)
+                name = code(decorator.decorator)
+                edits.replace_text(decorator.decorator, f"{name}(dynamic=True)")
+                return context.result(
+                    edits,
+                    why=f"{source.path}:{source.line(decorator)} compiles for one shape; the "
+                    "inputs come in many.",
+                    behaviour="One compilation for sizes in general; it may be a little slower.",
+                    score=0.65,
+                )
     return None
 
 
@@ -143,7 +156,8 @@ def _numbers(context: Context) -> FixerResult | None:
                 edits,
                 why=f"{source.path}:{source.line(call)} passes a Python number that changes every "
                 "step; compiled code is specialized on its value.",
-                behaviour="The number is a tensor inside the compiled function; values are the same "
+                behaviour="The number is a tensor inside the compiled function; values are the "
+                "same "
                 "in its precision.",
                 score=0.9,
             )

@@ -36,6 +36,7 @@ ANSWERS = frozenset(
     {
         "logging_overhead",
         "straggler_rank_logging",
+        "straggler_compute",
         "host_sync",
         "python_overhead",
         "excessive_object_collectives",
@@ -237,8 +238,10 @@ def _is_training(source: Source, statement: cst.BaseStatement, context: Context)
         if any(_TRAINS.search(code(f.body)) for _, f in definitions(source, call, context.files)):
             return True
         last = code(call.func).rpartition(".")[2]
-        if last in ("backward", "step", "zero_grad", "next", "update", "set_epoch", "print"):
+        if last in ("backward", "step", "zero_grad", "next", "update", "set_epoch"):
             return True
+        if last == "print" and not context.is_near(source, call, 0):
+            return True  # the program's own report stays, unless it is the very line named
         if any(backward_call(f.body) for _, f in definitions(source, call, context.files)):
             return True
         if last in ("add", "append", "extend"):  # keeps something of every step

@@ -119,7 +119,7 @@ _KINDS = (
 
 
 def fix(context: Context) -> FixerResult | None:
-    """Register the renewal; None where no lock used in the named functions is made in the project."""
+    """Register the renewal; None where the named functions use no lock of the project."""
     if context.cause.category != "fork_lock_deadlock" and not _forks(context):
         return None
     wanted = _locks_used(context)

@@ -80,7 +80,8 @@ def fix(context: Context) -> FixerResult | None:
             edits.replace(last, [last, node.with_changes(leading_lines=())])
             return context.result(
                 edits,
-                why=f"{source.path}:{source.line(node)} `{code(node.test)}` sends ranks back before "
+                why=f"{source.path}:{source.line(node)} `{code(node.test)}` sends ranks back "
+                "before "
                 f"the collective on line {source.line(last)}.",
                 behaviour="All ranks run the lines up to the collective, then the guard applies.",
                 score=0.9 if context.is_near(source, node, 4) else 0.7,

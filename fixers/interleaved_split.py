@@ -70,7 +70,8 @@ def fix(context: Context) -> FixerResult | None:
                 edit.replace_text(call.args[0].value, "0")
         return context.result(
             *others.values(),
-            why=f"{source.path}:{source.line(node)} cuts blocks out of items that are in some order, "
+            why=f"{source.path}:{source.line(node)} cuts blocks out of items that are in some "
+            "order, "
             "so ranks get unlike work.",
             behaviour="Each rank gets other items than before, as many of them.",
             score=0.95 * context.closeness(source, node),

@@ -109,7 +109,8 @@ def fix(context: Context) -> FixerResult | None:
         edits.add_helper(HELPER)
         return context.result(
             edits,
-            why=f"{source.path}:{source.line(loop)} reads the file from its start for every sample.",
+            why=f"{source.path}:{source.line(loop)} reads the file from its start for every "
+            "sample.",
             behaviour="The line starts are read once a process and kept, 8 bytes or more a line.",
             score=0.95 * context.closeness(source, loop),
         )

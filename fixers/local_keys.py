@@ -117,7 +117,8 @@ all_keys = [None] * {dist}.get_world_size()
             edits,
             why=f"{source.path}:{source.line(loop)} makes one collective for each key of "
             f"`{table}`, and each rank has its own keys.",
-            behaviour="One exchange of the keys more; a rank without a key contributes its start value.",
+            behaviour="One exchange of the keys more; a rank without a key contributes its start "
+            "value.",
             score=0.9 * context.closeness(source, loop),
         )
     return None

@@ -139,6 +139,7 @@ def _swap(context: Context, source: Source, outer: cst.With, inner: cst.With) ->
         edits,
         why=f"{source.path}:{source.line(outer)} takes {first}, then {second}; other code holds "
         f"{second} when it takes {first}.",
-        behaviour=f"{second} is held for the whole block; both locks are always taken in one order.",
+        behaviour=f"{second} is held for the whole block; both locks are always taken in one "
+        "order.",
         score=0.95 * context.closeness(source, inner),
     )

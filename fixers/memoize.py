@@ -94,7 +94,8 @@ def fix(context: Context) -> FixerResult | None:
         )
         return context.result(
             edits,
-            why=f"{source.path}:{source.line(function)} {function.name.value}() computes the same from "
+            why=f"{source.path}:{source.line(function)} {function.name.value}() computes the "
+            "same from "
             "the same sample in every epoch.",
             behaviour="Results are kept for the life of the process: memory for speed.",
             score=0.8 if any(s.function is function for s in context.spots) else 0.65,

@@ -74,7 +74,8 @@ def fix(context: Context) -> FixerResult | None:
         return context.result(
             edits,
             why=f"{source.path}:{source.line(call)} starts its workers anew in every epoch.",
-            behaviour="Workers live as long as the loader, with the data set as it was at the start.",
+            behaviour="Workers live as long as the loader, with the data set as it was at the "
+            "start.",
             score=0.9,
         )
     return None

@@ -95,7 +95,8 @@ for work in {dist}.batch_isend_irecv(exchanged):
             edits,
             why=f"{source.path}:{source.line(line)} sends before it receives; the peer runs the "
             "same lines, so both wait in send.",
-            behaviour="Both transfers are under way at once; the function returns when both are done.",
+            behaviour="Both transfers are under way at once; the function returns when both are "
+            "done.",
             score=0.95 * context.closeness(source, line),
         )
     return None

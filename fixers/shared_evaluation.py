@@ -14,7 +14,7 @@ The data set cannot be divided, or the metric is no ratio of sums.
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
-from eroica.fix.edits import Edits
+from eroica.fix.edits import Edits, with_argument
 from eroica.fix.facts import conjuncts, definitions, ranked
 from eroica.fix.moves import call_sites, regroup
 from eroica.fix.tree import Function, Source, argument, code, dotted, find, names
@@ -110,7 +110,7 @@ def fix(context: Context) -> FixerResult | None:
 
 
 def _ratio(function: Function) -> tuple[cst.CSTNode, str, str] | None:
-    """The last statement ``return a / b`` of a function that counts both in a loop over a loader."""
+    """The last ``return a / b`` of a function that counts both in a loop over a loader."""
     last = function.body.body[-1]
     small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else None
     if not isinstance(small, cst.Return) or not isinstance(small.value, cst.BinaryOperation):
@@ -171,7 +171,7 @@ counts = {torch}.tensor([float({first}), float({second})], dtype={torch}.float64
         name = "evaluated" if "evaluated" not in names(where.module) else "evaluated_set"
         edit.before(statement, f"{name} = {data}")
         edit.replace_text(made.args[0].value, name)
-        edit.replace(made, lambda node: _with_sampler(node, name))
+        edit.replace(made, lambda node, of=name: _with_sampler(node, of))
     edit.add_import("from torch.utils.data import DistributedSampler")
     name = function.name.value
     if not regroup(
@@ -195,8 +195,6 @@ counts = {torch}.tensor([float({first}), float({second})], dtype={torch}.float64
 
 
 def _with_sampler(node: cst.CSTNode, name: str) -> cst.CSTNode:
-    from eroica.fix.edits import with_argument
-
     assert isinstance(node, cst.Call)
     return with_argument(
         node, "sampler", cst.parse_expression(f"DistributedSampler({name}, shuffle=False)")

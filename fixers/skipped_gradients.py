@@ -124,8 +124,10 @@ def _rewrite(context: Context, source: Source, node: cst.If) -> FixerResult | No
         return None
     return context.result(
         edits,
-        why=f"{source.path}:{source.line(node)} leaves out what has no gradient on this rank, while "
+        why=f"{source.path}:{source.line(node)} leaves out what has no gradient on this rank, "
+        "while "
         "other ranks reduce it.",
-        behaviour="Parameters without a gradient here get the other ranks' average instead of none.",
+        behaviour="Parameters without a gradient here get the other ranks' average instead of "
+        "none.",
         score=0.9 * context.closeness(source, node),
     )

@@ -162,7 +162,8 @@ def _split(context: Context, source: Source, node: cst.Try, score: float) -> Fix
         edits,
         why=f"{source.path}:{source.line(node)} catches an error of this rank alone and goes on "
         "without the backward pass the other ranks wait in.",
-        behaviour="A step that fails on one rank is skipped on all; one small all-reduce more per step.",
+        behaviour="A step that fails on one rank is skipped on all; one small all-reduce more "
+        "per step.",
         score=score,
     )
 

@@ -55,7 +55,8 @@ class Beat:
 
     def _beat(self):
         while not self.stop.wait(1):
-            dist.distributed_c10d._get_default_store().set(f"alive/{dist.get_rank()}", str(time.time()))
+            store = dist.distributed_c10d._get_default_store()
+            store.set(f"alive/{dist.get_rank()}", str(time.time()))
 """,
     ),
     Example(
@@ -133,15 +134,13 @@ def _rewrite(
     if is_heartbeat:
         edits.add_import("import time")
         time = source.alias("time") or "time"
-        store = f"{dist}.distributed_c10d._get_default_store()"
         for line in lines:
             assert line is not None
-            edits.replace(
-                line,
-                edits.statements(
-                    f'{store}.set(f"alive/{{{dist}.get_rank()}}", str({time}.time()))'
-                ),
-            )
+            text = f"""\
+store = {dist}.distributed_c10d._get_default_store()
+store.set(f"alive/{{{dist}.get_rank()}}", str({time}.time()))
+"""
+            edits.replace(line, edits.statements(text))
         behaviour = (
             "Ranks no longer wait for each other in the thread; read alive/N to see the last sign."
         )

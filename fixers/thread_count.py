@@ -16,11 +16,12 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.tree import Source, code, dotted, find, single
+from eroica.fix.tree import Source, argument, code, dotted, find, single
 
 CODE = "CPU001"
 ANSWERS = frozenset({"cpu_oversubscription", "straggler_compute", "dataloader_bottleneck"})
 LABEL = "review"
+MANY_WORKERS = 4  # more loader workers than this are bounded by the cores too
 FIXES = (
     Example(
         category="cpu_oversubscription",
@@ -104,6 +105,11 @@ def _counts(source: Source) -> list[cst.BaseExpression]:
                 and "min(" not in code(value)
             ):
                 found.append(value)
+    for call in source.calls(source.module, r"(?:torch\.utils\.data\.)?DataLoader"):
+        workers = argument(call, "num_workers", 5)
+        if workers is not None and isinstance(workers.value, cst.Integer):
+            if workers.value.evaluated_value > MANY_WORKERS:
+                found.append(workers.value)
     for line in find(source.module, cst.SimpleStatementLine):
         small = single(line)
         if isinstance(small, cst.Assign) and isinstance(small.targets[0].target, cst.Subscript):

@@ -149,7 +149,9 @@ def _cast(
     edits.before(line, f"{name} = {name}.float()")
     return context.result(
         edits,
-        why=f"{source.path}:{source.line(line)} reduces `{name}`, whose type differs between ranks.",
-        behaviour="It is reduced in float32; a caller that keeps the old tensor does not see the result.",
+        why=f"{source.path}:{source.line(line)} reduces `{name}`, whose type differs between "
+        "ranks.",
+        behaviour="It is reduced in float32; a caller that keeps the old tensor does not see the "
+        "result.",
         score=0.7 * context.closeness(source, line),
     )

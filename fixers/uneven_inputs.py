@@ -182,7 +182,8 @@ def _join(context: Context, source: Source, loop: cst.For) -> FixerResult | None
         edits,
         why=f"{source.path}:{source.line(loop)} runs as often as this rank has batches, and ranks "
         "have different numbers of them.",
-        behaviour="Ranks that are done answer the others' gradient reductions with zeros; gradients "
+        behaviour="Ranks that are done answer the others' gradient reductions with zeros; "
+        "gradients "
         "are still divided by the world size.",
         score=_score(context, source, loop),
     )

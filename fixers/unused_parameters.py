@@ -17,7 +17,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import wrapped_models
+from eroica.fix.facts import ends_early, wrapped_models
 from eroica.fix.tree import Source, argument, code, find
 
 CODE = "DDP001"
@@ -90,7 +90,8 @@ def fix(context: Context) -> FixerResult | None:
                 edits,
                 why=f"{where.path}:{line} uses a part of the model on some batches only, so ranks "
                 "differ in which gradients are ready.",
-                behaviour="DDP walks the graph after each forward; unused parameters count as zero.",
+                behaviour="DDP walks the graph after each forward; unused parameters count as "
+                "zero.",
                 score=0.8
                 if any(
                     s.source is where
@@ -112,10 +113,25 @@ def _branch(context: Context) -> tuple[Source, int] | None:
             if owner is None or not any("Module" in code(base.value) for base in owner.bases):
                 continue
             named = any(s.source is source and s.function is function for s in context.spots)
-            for node in find(function.body, cst.If):
-                if any(code(c.func).startswith("self.") for c in find(node.body, cst.Call)):
-                    found.append((not named, source, source.line(node)))
+            found += [
+                (not named, source, source.line(node))
+                for node in find(function.body, cst.If)
+                if _leaves_out(source, node)
+            ]
     if not found:
         return None
     _, source, line = min(found, key=lambda item: (item[0], item[2]))
     return source, line
+
+
+def _leaves_out(source: Source, node: cst.If) -> bool:
+    """A branch that calls a submodule, or skips one in a loop over submodules."""
+    if any(code(c.func).startswith("self.") for c in find(node.body, cst.Call)):
+        return True
+    loops = source.loops(node)
+    return (
+        bool(loops)
+        and isinstance(loops[0], cst.For)
+        and "self." in code(loops[0].iter)
+        and isinstance(ends_early(node.body), cst.Continue)
+    )

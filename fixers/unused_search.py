@@ -77,7 +77,8 @@ def fix(context: Context) -> FixerResult | None:
             edits.drop_argument(call, "find_unused_parameters")
             return context.result(
                 edits,
-                why=f"{source.path}:{source.line(call)} searches for unused parameters in every step; "
+                why=f"{source.path}:{source.line(call)} searches for unused parameters in every "
+                "step; "
                 "every forward uses them all.",
                 behaviour="A parameter without a gradient becomes an error in the next step.",
                 score=0.8 if context.is_near(source, call) else 0.6,

@@ -49,7 +49,7 @@ parser.add_argument("--workers", type=int, default=0)
 args = parser.parse_args()
 
 def build(ds):
-    return DataLoader(ds, batch_size=8, num_workers=args.workers)  # <-- here
+    return DataLoader(ds, num_workers=args.workers)  # <-- here
 """,
         after="""\
 import argparse
@@ -60,7 +60,7 @@ parser.add_argument("--workers", type=int, default=4)
 args = parser.parse_args()
 
 def build(ds):
-    return DataLoader(ds, batch_size=8, num_workers=args.workers, persistent_workers=args.workers > 0)
+    return DataLoader(ds, num_workers=args.workers, persistent_workers=args.workers > 0)
 """,
     ),
 )

@@ -65,7 +65,7 @@ def test_two_patches_of_one_file_are_merged_and_undone_together(root, folder):
 def test_two_patches_of_the_same_lines_are_refused_and_one_can_be_chosen(root):
     one = patch(file_edit("a.py", A, "a = 9\nb = 2\nc = 3\n"))
     two = patch(file_edit("a.py", A, "a = 8\nb = 2\nc = 3\n"), patch_id="P2")
-    with pytest.raises(EroicaError, match="same lines of a.py"):
+    with pytest.raises(EroicaError, match=r"same lines of a\.py"):
         apply([one, two], root)
     assert (root / "a.py").read_text() == A
     assert compatible([one, two]) == [one]

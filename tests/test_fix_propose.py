@@ -47,7 +47,10 @@ def root(tmp_path):
 def incident(*, symptom="stuck", **changes):
     cause = Cause(
         id="C1", category="rank_conditional_collective", ranks=(0,),
-        functions=(Place(name="save", file="job/helpers.py", line=6), Place(name="train", file="train.py", line=9)),
+        functions=(
+            Place(name="save", file="job/helpers.py", line=6),
+            Place(name="train", file="train.py", line=9),
+        ),
         share=None, confidence=0.9, summary="", action="patch",
     )  # fmt: skip
     cause = msgspec.structs.replace(cause, **changes)
@@ -136,7 +139,8 @@ def test_a_bare_name_that_fits_two_files_is_not_guessed(root):
 # --- the distributed-safety gate --------------------------------------------------------------
 
 PLAIN = "import torch.distributed as dist\ndef f(rank, x):\n    dist.all_reduce(x)\n"
-GUARDED = "import torch.distributed as dist\ndef f(rank, x):\n    if rank == 0:\n        dist.all_reduce(x)\n"
+REDUCE = "    dist.all_reduce(x)"
+GUARDED = PLAIN.replace(REDUCE, f"    if rank == 0:\n    {REDUCE}")
 
 
 @pytest.mark.parametrize(
@@ -145,9 +149,11 @@ GUARDED = "import torch.distributed as dist\ndef f(rank, x):\n    if rank == 0:\
         GUARDED,
         PLAIN.replace("    dist", "    if rank:\n        return\n    dist"),
         PLAIN.replace("    dist", "    if x.isnan().any():\n        return\n    dist"),
-        PLAIN.replace("    dist", "    bad = x.isnan().any()\n    if bad:\n        raise ValueError\n    dist"),
-        PLAIN.replace("    dist.all_reduce(x)", "    while x.item() > 0:\n        dist.all_reduce(x)"),
-        PLAIN.replace("    dist.all_reduce(x)", "    try:\n        x()\n    except OSError:\n        dist.all_reduce(x)"),
+        PLAIN.replace(
+            REDUCE, f"    bad = x.isnan().any()\n    if bad:\n        raise ValueError\n{REDUCE}"
+        ),
+        PLAIN.replace(REDUCE, f"    while x.item() > 0:\n    {REDUCE}"),
+        PLAIN.replace(REDUCE, f"    try:\n        x()\n    except OSError:\n    {REDUCE}"),
         PLAIN + "def g(rank, x):\n    if dist.get_rank() == 0:\n        f(rank, x)\n",
     ],
     ids=["rank", "early return", "data", "derived", "while", "except", "through a call"],
@@ -162,7 +168,10 @@ def test_a_collective_made_one_sided_is_refused(after):
         (GUARDED, PLAIN),
         (GUARDED, GUARDED),
         (GUARDED, GUARDED.replace("        dist.all_reduce(x)", "        pass")),
-        (PLAIN, PLAIN.replace("    dist", "    for step in range(9):\n        if step % 3 == 0:\n            dist")),
+        (
+            PLAIN,
+            PLAIN.replace("    dist", "    for i in range(9):\n      if i % 3 == 0:\n        dist"),
+        ),
         (PLAIN, PLAIN + "    if x.item() > 3:\n        dist.all_reduce(x)\n"),
     ],
     ids=["cured", "as before", "taken away", "interval", "agreed before"],
@@ -172,7 +181,8 @@ def test_what_all_ranks_still_reach_is_allowed(before, after):
 
 
 def test_undefined_names_are_those_nothing_binds():
-    text = "import os\nfor i in range(3):\n    y = os.path\ndef f(a, *b, **c):\n    return a, b, c, zz, [q for q in b]\n"
+    text = "import os\nfor i in range(3):\n    y = os.path\n"
+    text += "def f(a, *b, **c):\n    return a, b, c, zz, [q for q in b]\n"
     assert undefined_names(text) == {"zz"}
     assert undefined_names("from x import *\nprint(anything)\n") == set()
 

@@ -13,7 +13,10 @@ from eroica.fix.rehearse import copy_tree, loss_change, rehearse, split_command,
 from eroica.fix.watchdog import Run, run_bounded, with_token
 from eroica.records import Patch
 
-GOOD = "for step in range(3):\n    print(f'step {step} loss {1.0 - step * 0.1:.2f} 5.0 ms/it', flush=True)\n"
+GOOD = """\
+for step in range(3):
+    print(f'step {step} loss {1.0 - step * 0.1:.2f} 5.0 ms/it', flush=True)
+"""
 STUCK = "import time\nprint('step 0 loss 1.00', flush=True)\ntime.sleep(60)\n"
 
 
@@ -86,7 +89,8 @@ def test_the_trackers_are_offline_and_the_job_around_is_unseen(tmp_path, monkeyp
 def test_orphans_of_a_run_are_ended(tmp_path):
     (tmp_path / "p.py").write_text(
         "import subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], "
+        "start_new_session=True)\n"
         "print('child', child.pid, flush=True)\n"
     )
     result = run_bounded([sys.executable, "p.py"], tmp_path, 10)

@@ -132,7 +132,7 @@ def _restore(path: Path, data: bytes | None, mode: int) -> None:
 def record(
     folder: IncidentFolder, done: Sequence[Patch], hashes: dict[str, tuple[str, str]], root: Path
 ) -> None:
-    """Note an application in the incident: one decision a patch, and ``applied`` in patches.json."""
+    """Note an application in the incident: a decision a patch, ``applied`` in patches.json."""
     known = {patch.id: patch for patch in folder.read_patches()}
     known.update({patch.id: patch for patch in done})
     folder.write_patches(list(known.values()))

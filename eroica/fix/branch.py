@@ -15,8 +15,15 @@ from eroica.fix.apply import combine
 from eroica.records import Cause, Incident, Patch
 
 # A repository's own configuration must not start programs.
-_SAFE = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.pager=cat",
-         "-c", "commit.gpgSign=false", "-c", "core.attributesFile=/dev/null", "-c", "gc.auto=0")  # fmt: skip
+_SETTINGS = (
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.pager=cat",
+    "core.attributesFile=/dev/null",
+    "commit.gpgSign=false",
+    "gc.auto=0",
+)
+_SAFE = tuple(word for setting in _SETTINGS for word in ("-c", setting))
 _TIMEOUT_S = 60
 
 

@@ -98,7 +98,7 @@ class Context:
             found.setdefault((spot.source.path, id(spot.function)), spot)
         return tuple(found.values())
 
-    def setting(self, key: str) -> Any | None:
+    def setting(self, key: str) -> object:
         """Return the value of a fact the hook reported, on any rank."""
         return next((s.value for s in self.settings if s.key == key), None)
 

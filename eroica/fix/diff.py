@@ -2,10 +2,10 @@
 
 import difflib
 import hashlib
+import itertools
 from collections.abc import Iterable
 
 from eroica.records import FileEdit
-import itertools
 
 
 def sha256(text: str | bytes) -> str:

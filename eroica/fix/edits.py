@@ -86,7 +86,7 @@ class Edits:
         self._helpers: list[str] = []
 
     def statements(self, text: str, **parts: object) -> list[cst.BaseStatement]:
-        """Parse statements; ``__NAME__`` stands for a part: an expression or a list of statements."""
+        """Parse statements; ``__NAME__`` stands for a part: an expression or statements."""
         module = cst.parse_module(textwrap.dedent(text), self.source.module.config_for_parsing)
         filled = module.visit(_Fill(parts)) if parts else module
         body = list(filled.body)
@@ -107,6 +107,19 @@ class Edits:
             if items and lead and hasattr(items[0], "leading_lines") and not items[0].leading_lines:
                 items[0] = items[0].with_changes(leading_lines=lead)
             self._changes[id(node)] = lambda _: cst.FlattenSentinel(items)
+
+    def unwrap(self, node: cst.With | cst.If) -> None:
+        """Put a block's (edited) statements in its place."""
+
+        def change(updated: cst.CSTNode) -> object:
+            assert isinstance(updated, cst.With | cst.If)
+            body = list(updated.body.body)
+            lead = updated.leading_lines
+            if body and lead and not getattr(body[0], "leading_lines", (1,)):
+                body[0] = body[0].with_changes(leading_lines=lead)
+            return cst.FlattenSentinel(body)
+
+        self._changes[id(node)] = change
 
     def replace_text(self, node: cst.CSTNode, text: str, **parts: object) -> None:
         """Replace an expression or a statement by parsed text."""

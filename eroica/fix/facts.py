@@ -279,14 +279,12 @@ def _calls_training(source: Source, loop: Loop, sources: tuple[Source, ...]) -> 
 
 def wrapped_models(source: Source) -> dict[str, cst.Call]:
     """Return the names bound to DistributedDataParallel and the constructor of each."""
-    found = {}
-    for target, value, _ in source.assignments():
-        if isinstance(value, cst.Call) and source.full_name(value.func).rpartition(".")[2] in (
-            "DistributedDataParallel",
-            "DDP",
-        ):
-            found[target] = value
-    return found
+    return {
+        target: value
+        for target, value, _ in source.assignments()
+        if isinstance(value, cst.Call)
+        and source.full_name(value.func).rpartition(".")[2] in ("DistributedDataParallel", "DDP")
+    }
 
 
 def interval_of(source: Source, loop: Loop) -> tuple[str, cst.If] | None:

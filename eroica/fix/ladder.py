@@ -1,4 +1,4 @@
-"""What can be done for a stuck job right now, gentlest first. Data only: nothing is done by itself."""
+"""What can be done for a stuck job right now, gentlest first: data only, nothing is run."""
 
 from collections.abc import Sequence
 
@@ -54,10 +54,11 @@ def _dump(incident: Incident, pids: dict[int, int]) -> Rung:
 
 
 def _release_wait(pids: dict[int, int], ranks: Sequence[int]) -> Rung:
+    choice = _pid(pids, ranks).replace(" ", "|")
     return Rung(
         name="release",
         does="End what the rank waits for (the connection, the child), so that its call fails.",
-        command=f"ss -tnp | grep -E 'pid=({_pid(pids, ranks).replace(' ', '|')})'; ss -K dst PEER dport = PORT",
+        command=f"ss -tnp | grep -E 'pid=({choice})'; ss -K dst PEER dport = PORT",
         risk="the rank raises an error; without a retry in the code the job ends",
         is_reversible=False,
     )
@@ -86,7 +87,8 @@ def _wait_for_watchdog(incident: Incident) -> Rung:
 def _end_rank(pids: dict[int, int], ranks: Sequence[int]) -> Rung:
     return Rung(
         name="abort",
-        does="End one guilty rank in order: its peers' collectives fail and torchrun ends or restarts the job.",
+        does="End one guilty rank in order: its peers' collectives fail and torchrun ends or "
+        "restarts the job.",
         command=f"kill -TERM {_pid(pids, ranks).split()[0]}",
         risk="all work since the last checkpoint is lost; with --max-restarts the job starts again",
         is_reversible=False,

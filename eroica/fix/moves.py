@@ -48,7 +48,7 @@ def split_test(
 
 
 def shared_statements(source: Source, body: Sequence[cst.CSTNode], leads: Test) -> set[cst.CSTNode]:
-    """Return the statements all ranks must run: those that lead to a collective, and what feeds them."""
+    """Return what all ranks must run: statements that lead to a collective, and what feeds them."""
     shared = {statement for statement in body if leads(statement)}
     needed: set[str] = set()
     for statement in reversed(body):

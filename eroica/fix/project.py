@@ -47,7 +47,7 @@ def python_files(root: Path) -> Iterator[Path]:
 
 
 def locate(file: str, root: Path) -> str | None:
-    """Return a file's path relative to the root; a path of another machine is matched by its end."""
+    """Return a file's path below the root; one of another machine is matched by its end."""
     if "site-packages" in file or "dist-packages" in file or file.startswith("<"):
         return None
     path = Path(file)

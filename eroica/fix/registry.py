@@ -1,4 +1,4 @@
-"""Finds the fixers: every public module in ``eroica.fixers`` and every ``eroica.fixers`` entry point."""
+"""Finds the fixers: public modules of ``eroica.fixers`` and entry points of that group."""
 
 import importlib
 import logging

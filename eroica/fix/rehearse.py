@@ -119,8 +119,8 @@ def warnings_for(command: Sequence[str], root: Path) -> list[str]:
         script = root / word
         if word.endswith(".py") and script.is_file():
             text = script.read_text(errors="replace")
-            for path in sorted(set(re.findall(r"""["'](/[\w./-]{3,})["']""", text)))[:3]:
-                notes.append(f"{word} names {path}: both runs share it")
+            paths = sorted(set(re.findall(r"""["'](/[\w./-]{3,})["']""", text)))[:3]
+            notes += [f"{word} names {path}: both runs share it" for path in paths]
     return notes
 
 

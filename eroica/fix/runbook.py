@@ -25,13 +25,18 @@ class _Page(msgspec.Struct, frozen=True, kw_only=True):
     settings: tuple[str, ...] = ()
 
 
-_DRAIN = "Drain HOST (scontrol update nodename=HOST state=drain reason=eroica, or kubectl drain HOST) and restart from the last checkpoint without it."
+_DRAIN = (
+    "Drain HOST (scontrol update nodename=HOST state=drain reason=eroica, or kubectl drain HOST) "
+    "and restart from the last checkpoint without it."
+)
 _NETWORK = _Page(
     title="The network of the host is slow",
     checks=(
-        "ssh HOST ethtool -S IFACE | grep -Ei 'err|drop|crc|pause' : counters that grow name the link",
+        "ssh HOST ethtool -S IFACE | grep -Ei 'err|drop|crc|pause' : counters that grow name the "
+        "link",
         "ssh HOST ibstat : State Active, Rate as on the other hosts",
-        "ssh HOST cat /sys/class/infiniband/*/ports/1/counters/symbol_error : grows with a bad cable",
+        "ssh HOST cat /sys/class/infiniband/*/ports/1/counters/symbol_error : grows with a bad "
+        "cable",
         "iperf3 or ib_write_bw from HOST to a healthy host and between two healthy ones: compare",
         "all_reduce_perf -b 8M -e 256M over the job's hosts, then without HOST",
     ),
@@ -56,7 +61,7 @@ _PAGES = {
     "pcie_degraded": _Page(
         title="The PCIe link of a GPU or card is slower than built",
         checks=(
-            "ssh HOST nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv",
+            "ssh HOST nvidia-smi -q -d PCIE : link generation and width, current against maximum",
             "ssh HOST lspci -vv | grep -E 'LnkCap|LnkSta' : width and speed below the capability",
             "ssh HOST dmesg | grep -i aer : corrected errors",
         ),
@@ -66,7 +71,8 @@ _PAGES = {
         title="A GPU runs below its clock",
         checks=(
             "ssh HOST nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER : which throttle reason",
-            "ssh HOST dcgmi dmon -e 150,155,100,112 : temperature, power, clock, reasons over a minute",
+            "ssh HOST dcgmi dmon -e 150,155,100,112 : temperature, power, clock, reasons over a "
+            "minute",
             "Compare inlet temperature and fan speed with the neighbors in the rack",
         ),
         remedy=(

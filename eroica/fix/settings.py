@@ -1,4 +1,4 @@
-"""From a value in a call to the literal it comes from: an option's default, a constant, a parameter."""
+"""From a value in a call to the literal behind it: an option's default, a constant."""
 
 from dataclasses import dataclass
 

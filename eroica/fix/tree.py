@@ -231,7 +231,7 @@ class Source:
     def assignments(
         self, within: cst.CSTNode | None = None
     ) -> Iterator[tuple[str, cst.BaseExpression, cst.Assign | cst.AnnAssign]]:
-        """Yield (dotted target, value, statement), tuple assignments taken apart where they can be."""
+        """Yield (dotted target, value, statement); tuple assignments are taken apart."""
         for node in walk(within or self.module):
             if isinstance(node, cst.AnnAssign) and node.value is not None:
                 yield dotted(node.target), node.value, node

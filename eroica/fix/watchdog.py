@@ -1,6 +1,7 @@
 """Runs a command for a bounded time, reads its progress, and leaves no process behind."""
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -12,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
-import itertools
 
 TOKEN = "EROICA_REHEARSAL"
 MAX_OUTPUT_LINES = 5000
@@ -77,7 +77,7 @@ class Run:
 def run_bounded(
     command: Sequence[str], folder: Path, limit_s: float, environment: dict[str, str] | None = None
 ) -> Run:
-    """Run a command in a folder for at most ``limit_s`` seconds; a missing program is status 127."""
+    """Run a command for at most ``limit_s`` seconds; a missing program is status 127."""
     token = uuid.uuid4().hex
     inherited = {k: v for k, v in os.environ.items() if not _is_of_a_job(k)}
     env = {**inherited, "PYTHONUNBUFFERED": "1", **(environment or {}), TOKEN: token}
