@@ -102,7 +102,8 @@ def test_an_unsure_mechanism_is_not_told_as_a_fact():
     sure = explain(make_incident(make_cause(), findings=(F1,)))[0].claims[0].text
     likely = explain(make_incident(make_cause(confidence=0.6), findings=(F1,)))[0].claims[0].text
     guess = explain(make_incident(make_cause(confidence=0.3), findings=(F1,)))[0].claims[0].text
-    assert (likely, guess) == (f"Probably: {sure}", f"Possibly: {sure}")
+    assert likely == f"{sure} This fits what was seen; another explanation is possible."
+    assert guess == f"{sure} This is a hypothesis."
 
 
 @pytest.mark.parametrize(

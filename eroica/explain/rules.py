@@ -19,9 +19,9 @@ _ESTABLISHED, _SUPPORTED, _HYPOTHESIS = 0.85, 0.5, 0.2  # ours: how sure the wor
 _MAX_PATTERN_CLAIMS = 4
 _HEDGE: dict[Verdict, str] = {
     "established": "",
-    "supported": "Probably: ",
-    "hypothesis": "Possibly: ",
-    "insufficient evidence": "Possibly: ",
+    "supported": " This fits what was seen; another explanation is possible.",
+    "hypothesis": " This is a hypothesis.",
+    "insufficient evidence": " This is a guess.",
 }
 
 
@@ -109,7 +109,7 @@ def _claims(
 ) -> tuple[Claim, ...]:
     places = tuple(filter(None, (citation(place) for place in cause.functions[:2])))
     own = tuple(key for key in cause.findings if key in findings)
-    how = _HEDGE[_verdict(cause)] + _fill(known.mechanism, facts)
+    how = _fill(known.mechanism, facts) + _HEDGE[_verdict(cause)]
     claims = [Claim(text=how, citations=places + own)]
     for sentence in cause.why:
         named = tuple(key for key in _FINDING_ID.findall(sentence) if key in findings)
