@@ -15,6 +15,10 @@ def line_calls(
     if not path:
         return None, []
     statement = path[-1][0]
+    if len(path) > 1:
+        outer = path[-2][0]
+        if isinstance(outer, ast.With | ast.AsyncWith) and outer.lineno == statement.lineno:
+            statement = outer  # `with lock: x += 1` on one line
     heads: list[ast.AST] = [statement]
     if isinstance(statement, ast.If | ast.While):
         heads = [statement.test]
