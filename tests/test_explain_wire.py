@@ -39,6 +39,28 @@ def test_a_streamed_answer_is_put_together_and_counted(folder):
     assert server.headers[0]["authorization"] == "Bearer sk-test-key-123456"
 
 
+def test_an_explanation_is_held_to_the_schema_and_a_patch_is_not(folder):
+    with Served(streams(answer())) as server:
+        ask(folder, model_of(server))
+        ask(folder, model_of(server), purpose="patch")
+    explain, patch = server.requests
+    form = explain["response_format"]["json_schema"]
+    assert form["strict"] is True
+    assert form["schema"]["additionalProperties"] is False
+    assert set(form["schema"]["required"]) == set(GOOD)
+    assert set(form["schema"]["properties"]["claims"]["items"]["required"]) == {"text", "citations"}
+    assert "$ref" not in str(form)
+    assert "response_format" not in patch
+
+
+def test_a_server_that_takes_no_schema_is_asked_without(folder):
+    with Served(fails(400, "response_format is not supported"), streams(answer())) as server:
+        model = model_of(server)
+        assert ask(folder, model).is_answered
+        assert ask(folder, model).is_answered
+    assert ["response_format" in request for request in server.requests] == [True, False, False]
+
+
 def test_options_reach_the_provider(folder):
     with Served(streams(answer())) as server:
         ask(folder, model_of(server, temperature=0.5))

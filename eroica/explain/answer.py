@@ -7,7 +7,7 @@ evidence does not hold it.
 import json
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -38,6 +38,21 @@ class ModelAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     claims: list[AnswerClaim]
     next_steps: list[str]
     disproved_by: list[str]
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of an answer, made from the class that checks it."""
+    _, parts = msgspec.json.schema_components([ModelAnswer], ref_template="{name}")
+    claim = _strict(parts["AnswerClaim"])
+    answer = _strict(parts["ModelAnswer"])
+    answer["properties"]["claims"]["items"] = claim
+    return answer
+
+
+def _strict(part: dict[str, Any]) -> dict[str, Any]:
+    """Titles out, all keys required: what strict servers take."""
+    kept = {key: value for key, value in part.items() if key not in ("title", "description")}
+    return {**kept, "required": list(part["properties"]), "additionalProperties": False}
 
 
 def parse(text: str, finish_reason: str = "stop") -> ModelAnswer | list[str]:

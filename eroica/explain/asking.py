@@ -191,6 +191,7 @@ class _Session:
                 ),
                 seconds=max(1.0, limits.seconds - usage.seconds),
                 on_token=self._stream,
+                schema=None if self.asked.purpose == "patch" else answers.schema(),
             )
         except ModelError as error:
             self._write_down(context, None, time.monotonic() - start, str(error))

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from eroica.errors import InputError
 
 OnToken = Callable[[str], None]
+Schema = Mapping[str, Any]
 OPENAI_URL = "https://api.openai.com/v1"
 
 
@@ -111,8 +112,12 @@ class ChatModel(Protocol):
         max_tokens: int,
         seconds: float,
         on_token: OnToken | None = None,
+        schema: Schema | None = None,
     ) -> Completion:
-        """Return one answer; ModelError where there is none."""
+        """Return one answer; ModelError where there is none.
+
+        ``schema``: what the answer must look like, for servers that can hold a model to it.
+        """
         ...
 
 

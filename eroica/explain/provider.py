@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eroica.errors import ModelError
-from eroica.explain.model import CallContext, Completion, Message, OnToken
+from eroica.explain.model import CallContext, Completion, Message, OnToken, Schema
+
+_REFUSES_SCHEMA = (400, 404, 415, 422, 501)
 
 
 @dataclass
@@ -27,6 +29,8 @@ class LangChainModel:
     endpoint: str
     options: dict[str, Any] = field(default_factory=dict, repr=False)
     """Holds the key, so it stays out of ``repr``."""
+    takes_schema: bool = True
+    """Whether the server has not yet refused to hold an answer to a schema."""
 
     def complete(
         self,
@@ -36,21 +40,16 @@ class LangChainModel:
         max_tokens: int,
         seconds: float,
         on_token: OnToken | None = None,
+        schema: Schema | None = None,
     ) -> Completion:
         pairs = [(str(message.role), message.content) for message in messages]
-        pieces: queue.SimpleQueue[str | Completion | Exception] = queue.SimpleQueue()
-
-        def call() -> None:
-            try:
-                with _untraced():
-                    pieces.put(_stream(self._open(max_tokens, seconds), pairs, pieces.put))
-            except Exception as error:
-                # The border to a library: whatever a provider raises becomes one named error.
-                pieces.put(error)
-
-        # In a thread: a library's retries and waits must not outlast the time given.
-        threading.Thread(target=call, name="model call", daemon=True).start()
-        result = _received(pieces, seconds, on_token)
+        end = time.monotonic() + seconds
+        wanted = schema if self.takes_schema and self.provider == "openai" else None
+        result = self._called(pairs, max_tokens, seconds, on_token, wanted)
+        if wanted is not None and getattr(result, "status_code", None) in _REFUSES_SCHEMA:
+            self.takes_schema = False
+            left = max(1.0, end - time.monotonic())
+            result = self._called(pairs, max_tokens, left, on_token, None)
         if isinstance(result, Completion):
             return result
         if isinstance(result, ModelError):
@@ -59,10 +58,37 @@ class LangChainModel:
             f"{self.name} at {self.endpoint} did not answer", _reason(result, self.options)
         ) from result
 
-    def _open(self, max_tokens: int, seconds: float) -> Any:  # noqa: ANN401 - a LangChain model
+    def _called(
+        self,
+        pairs: list[tuple[str, str]],
+        max_tokens: int,
+        seconds: float,
+        on_token: OnToken | None,
+        schema: Schema | None,
+    ) -> Completion | Exception:
+        """Make one call in a thread: a library's retries must not outlast the time given."""
+        pieces: queue.SimpleQueue[str | Completion | Exception] = queue.SimpleQueue()
+
+        def call() -> None:
+            try:
+                with _untraced():
+                    chat = self._open(max_tokens, seconds, schema)
+                    pieces.put(_stream(chat, pairs, pieces.put))
+            except Exception as error:
+                # The border to a library: whatever a provider raises becomes one named error.
+                pieces.put(error)
+
+        threading.Thread(target=call, name="model call", daemon=True).start()
+        return _received(pieces, seconds, on_token)
+
+    def _open(self, max_tokens: int, seconds: float, schema: Schema | None = None) -> Any:  # noqa: ANN401 - a LangChain model
         from langchain.chat_models import init_chat_model
 
-        limits = {"max_tokens": max_tokens, "timeout": seconds}
+        limits: dict[str, Any] = {"max_tokens": max_tokens, "timeout": seconds}
+        if schema is not None:
+            # Beside the library's own way, which parses while it streams and raises on a cut.
+            form = {"name": "diagnosis", "strict": True, "schema": schema}
+            limits["extra_body"] = {"response_format": {"type": "json_schema", "json_schema": form}}
         try:
             return init_chat_model(
                 self.model, model_provider=self.provider, **{**limits, **self.options}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eroica.errors import InputError, ModelError
-from eroica.explain.model import CallContext, Completion, Message, OnToken
+from eroica.explain.model import CallContext, Completion, Message, OnToken, Schema
 
 Step = str | Completion | Exception | Callable[[Sequence[Message]], str]
 
@@ -40,6 +40,7 @@ class ScriptedModel:
         max_tokens: int,
         seconds: float,
         on_token: OnToken | None = None,
+        schema: Schema | None = None,
     ) -> Completion:
         self.calls.append(list(messages))
         if len(self.calls) > len(self.steps):
@@ -99,6 +100,7 @@ class ReplayModel:
         max_tokens: int,
         seconds: float,
         on_token: OnToken | None = None,
+        schema: Schema | None = None,
     ) -> Completion:
         matches = [n for n, record in enumerate(self.records) if _fits(record, context)]
         # The same prompt first; else the answers in the order of their recording.
