@@ -192,7 +192,8 @@ def _profilers(source: Source) -> list[cst.CSTNode]:
             if not serves:
                 return []  # something else needs it
             found.append(line)
-        tests = [t.test for t in (*find(source.module, cst.If), *find(source.module, cst.While))]
+        tests = [node.test for node in find(source.module, cst.If)]
+        tests += [node.test for node in find(source.module, cst.While)]
         if any(dotted(n) == name for test in tests for n in walk(test)):
             return []
     return found

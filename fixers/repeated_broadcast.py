@@ -103,7 +103,7 @@ def fix(context: Context) -> FixerResult | None:
                         "DDP keeps equal by itself.",
                         behaviour="Weights stay equal through equal gradients; check buffers that "
                         "DDP does not broadcast.",
-                        score=0.85 * max(context.closeness(source, statement), 0.7),
+                        score=0.95 * max(context.closeness(source, statement), 0.7),
                     )
     return None
 

@@ -19,7 +19,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import backward_call, collectives
+from eroica.fix.facts import backward_call, collectives, ends_early
 from eroica.fix.tree import Source, code, find, names
 
 CODE = "EXC001"
@@ -59,6 +59,41 @@ def step(model, opt, x):
         loss.backward()
         opt.step()
     return loss
+""",
+    ),
+    Example(
+        category="exception_swallowed",
+        before="""\
+import torch
+import torch.distributed as dist
+
+def train(model, opt, data):
+    for x in data:
+        try:
+            loss = model(x)
+            loss.backward()
+        except Exception as error:  # <-- here
+            print("skipped", error)
+            continue
+        opt.step()
+""",
+        after="""\
+import torch
+import torch.distributed as dist
+
+def train(model, opt, data):
+    for x in data:
+        worked = torch.ones(1)
+        try:
+            loss = model(x)
+        except Exception as error:
+            worked.zero_()
+            print("skipped", error)
+        dist.all_reduce(worked, op=dist.ReduceOp.MIN)
+        if not worked.item():
+            continue
+        loss.backward()
+        opt.step()
 """,
     ),
     Example(
@@ -142,18 +177,23 @@ def _split(context: Context, source: Source, node: cst.Try, score: float) -> Fix
     while flag in names(source.function_of(node) or source.module):
         flag += "_"
     device = _device(body[:at])
-    inner = edits.statements(f"{flag}.zero_()")
-    handler = handler.with_changes(
-        body=handler.body.with_changes(
-            body=[*inner, *[s for s in handler.body.body if code(s) != "pass"]]
-        )
-    )
+    inner = [*edits.statements(f"{flag}.zero_()"), *handler.body.body]
+    leave = ends_early(handler.body)
+    if leave is not None:  # taken behind the reduction instead, by all ranks
+        inner = inner[:-1]
+    inner = [statement for statement in inner if code(statement) != "pass"]
+    handler = handler.with_changes(body=handler.body.with_changes(body=inner))
     short = node.with_changes(
         body=node.body.with_changes(body=body[:at]), handlers=[handler], leading_lines=()
     )
+    rest = (
+        f"if {flag}.item():\n    __REST__"
+        if leave is None
+        else f"if not {flag}.item():\n    {code(leave)}\n__REST__"
+    )
     new = edits.statements(
         f"{flag} = {torch}.ones(1{device})\n__TRY__\n"
-        f"{dist}.all_reduce({flag}, op={dist}.ReduceOp.MIN)\nif {flag}.item():\n    __REST__",
+        f"{dist}.all_reduce({flag}, op={dist}.ReduceOp.MIN)\n{rest}",
         TRY=[short],
         REST=body[at:],
     )

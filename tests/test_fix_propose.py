@@ -154,9 +154,13 @@ GUARDED = PLAIN.replace(REDUCE, f"    if rank == 0:\n    {REDUCE}")
         ),
         PLAIN.replace(REDUCE, f"    while x.item() > 0:\n    {REDUCE}"),
         PLAIN.replace(REDUCE, f"    try:\n        x()\n    except OSError:\n    {REDUCE}"),
+        PLAIN.replace(
+            REDUCE, f"    try:\n        x()\n    except OSError:\n        return\n{REDUCE}"
+        ),
         PLAIN + "def g(rank, x):\n    if dist.get_rank() == 0:\n        f(rank, x)\n",
     ],
-    ids=["rank", "early return", "data", "derived", "while", "except", "through a call"],
+    ids=["rank", "early return", "data", "derived", "while", "except", "left by except",
+         "through a call"],
 )  # fmt: skip
 def test_a_collective_made_one_sided_is_refused(after):
     assert "would depend on" in one_sided({"a.py": PLAIN}, {"a.py": after})

@@ -202,6 +202,10 @@ class _Walker:
     def _block(self, body: list[ast.stmt], guard: tuple[str, str]) -> None:
         for statement in body:
             self._statement(statement, guard)
+            if isinstance(statement, ast.Try) and not guard[0]:
+                ends = [h.body[-1] for h in statement.handlers if h.body]
+                if any(isinstance(end, ast.Return | ast.Continue | ast.Break) for end in ends):
+                    guard = ("except", "an except clause that leaves")
             if isinstance(statement, ast.If) and not guard[0]:
                 kind = self._kind(statement.test)
                 branches = (statement.body, statement.orelse)
