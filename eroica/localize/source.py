@@ -90,6 +90,19 @@ class FunctionInfo:
         return Place(name=self.qualified_name, file=self.file, line=line or self.line)
 
 
+def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Last names of the targets of an assignment, each with its own value."""
+    if isinstance(target, ast.Tuple | ast.List):
+        whole = isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts)
+        for position, inner in enumerate(target.elts):
+            part = value.elts[position] if whole else value  # type: ignore[attr-defined]
+            yield from _pairs(inner, part)
+    elif isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, ast.Attribute):
+        yield target.attr, value
+
+
 def _own_nodes(root: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(root):
         yield child
@@ -151,6 +164,24 @@ class Module:
             base = ".".join([*package, *((node.module or "").split(".") if node.module else [])])
             for alias in node.names:
                 self.imports[alias.asname or alias.name] = f"{base}.{alias.name}".strip(".")
+
+    @cached_property
+    def made_by(self) -> dict[str, set[str]]:
+        """Names and attributes assigned in the module to the constructors called for them."""
+        found: dict[str, set[str]] = {}
+        for node in ast.walk(self.tree):
+            if not isinstance(node, ast.Assign):
+                continue
+            for target in node.targets:
+                for name, value in _pairs(target, node.value):
+                    made = {
+                        inner.func.attr if isinstance(inner.func, ast.Attribute) else inner.func.id
+                        for inner in ast.walk(value)
+                        if isinstance(inner, ast.Call)
+                        and isinstance(inner.func, ast.Attribute | ast.Name)
+                    }
+                    found.setdefault(name, set()).update(made)
+        return found
 
     @cached_property
     def rebound_globals(self) -> frozenset[str]:

@@ -126,6 +126,11 @@ class Calls:
         if base in ("self", "cls", "super.()") and caller.class_name:
             own = [f for f in found if f.class_name == caller.class_name]
             return own or [f for f in found if f.class_name in self._family(caller.class_name)]
+        made = self._class_of(call.func, caller)
+        if made is not None:
+            family = {made} | self._family(made)
+            own = [f for f in found if f.class_name == made]
+            return own or [f for f in found if f.class_name in family]
         exact = [f for f in found if base.endswith(f.module.name) and f.class_name is None]
         if exact:
             return exact
@@ -133,6 +138,22 @@ class Calls:
             return []
         methods = [f for f in found if f.class_name is not None]
         return methods if len(methods) <= 4 and last not in _COMMON_METHODS else []
+
+    def _class_of(self, called: ast.expr, caller: FunctionInfo) -> str | None:
+        """The project class of a method's receiver, where one constructor alone is assigned."""
+        if not isinstance(called, ast.Attribute):
+            return None
+        name = dotted(called.value).rpartition(".")[2]
+        modules = (
+            [caller.module, *self.project.modules]
+            if "." in dotted(called.value)
+            else [caller.module]
+        )
+        for module in modules:
+            made = module.made_by.get(name, set()) & self._classes
+            if made:
+                return next(iter(made)) if len(made) == 1 else None
+        return None
 
     @property
     def _classes(self) -> set[str]:

@@ -2,7 +2,7 @@
 
 import ast
 
-from eroica.localize.source import FunctionInfo
+from eroica.localize.source import FunctionInfo, Project
 from eroica.localize.source_calls import dotted
 from eroica.localize.source_flow import statement_path
 
@@ -39,18 +39,17 @@ def is_lock(node: ast.expr, function: FunctionInfo) -> bool:
     words = name.lower().strip("_")
     if any(part in words for part in ("lock", "mutex", "mtx", "semaphore", "sem", "cond", "guard")):
         return True
-    return name in lock_names(function)
+    return bool(_LOCKS & function.module.made_by.get(name, set()))
 
 
-def lock_names(function: FunctionInfo) -> set[str]:
-    """Names and attributes that the module sets to a threading or multiprocessing lock."""
-    made = ("Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition")
-    found: set[str] = set()
-    for node in ast.walk(function.module.tree):
-        if isinstance(node, ast.Assign):
-            text = ast.unparse(node.value)
-            if any(f"{name}(" in text for name in made):
-                for target in node.targets:
-                    parts = target.elts if isinstance(target, ast.Tuple) else [target]
-                    found |= {dotted(p).rpartition(".")[2] for p in parts}
-    return found
+_LOCKS = frozenset({"Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition"})
+_QUEUES = frozenset({"Queue", "SimpleQueue", "LifoQueue", "PriorityQueue", "JoinableQueue"})
+
+
+def is_queue(node: ast.expr, function: FunctionInfo, project: Project | None = None) -> bool:
+    """Whether an expression is a queue: by its name, or by what the project assigns to it."""
+    name = dotted(node).rpartition(".")[2]
+    if any(part in name.lower() for part in ("queue", "inbox", "results")):
+        return True
+    modules = project.modules if project is not None else (function.module,)
+    return any(_QUEUES & module.made_by.get(name, set()) for module in modules)

@@ -1,8 +1,9 @@
 """What the Flight Recorder alone tells: mismatches, two threads, who did not come."""
 
 from eroica.localize.collectives import Mismatch, absent, interleaved, mismatches
+from eroica.localize.stuck_between import Candidate, candidates
 from eroica.localize.stuck_peers import ADVICE, Peers
-from eroica.localize.stuck_suspect import Suspect
+from eroica.localize.stuck_suspect import Suspect, at
 from eroica.localize.waits import Wait
 from eroica.records import CollectiveEntry
 from eroica.units import rank_phrase
@@ -51,6 +52,9 @@ def _missing(peers: Peers, ranks: tuple[int, ...], op: str) -> Suspect:
         if peers.project.contains(p.file)
     ][:2]
     all_silent = len(silent) == len(ranks)
+    between = _between(peers, ranks)
+    if between:
+        return _suspected(peers, ranks, op, between)
     summary = f"{rank_phrase(ranks)} never came to the collective the others wait in ({op})"
     why = [f"the other members have issued it; {rank_phrase(ranks)} have not"]
     if all_silent:
@@ -65,6 +69,36 @@ def _missing(peers: Peers, ranks: tuple[int, ...], op: str) -> Suspect:
         against=("what they do instead was not seen: their stacks are missing",),
         advice="take stacks of these ranks (eroica collect --pid); a held GIL, a lock or a "
         "failing device look alike in the recorder",
+        action="investigate",
+        victims=tuple(r for r in peers.world if r not in ranks),
+    )
+
+
+def _between(peers: Peers, ranks: tuple[int, ...]) -> list[Candidate]:
+    """Calls that may block between the last collective of an absent rank and the missed one."""
+    last = peers.by_rank[ranks[0]].last
+    if last is None or not last.frames or not peers.lags:
+        return []
+    return candidates(last, peers.lags[0].entry, peers.project, peers.divergence.calls)
+
+
+def _suspected(peers: Peers, ranks: tuple[int, ...], op: str, between: list[Candidate]) -> Suspect:
+    first = between[0]
+    return Suspect(
+        category=first.category,
+        ranks=tuple(sorted(ranks)),
+        places=tuple(c.place for c in between[:4]),
+        confidence=0.45,
+        summary=f"{rank_phrase(ranks)} never came to the collective the others wait in ({op}); "
+        f"on the way lies `{first.text}`",
+        why=(
+            f"the other members have issued it; {rank_phrase(ranks)} have not",
+            "between their last collective and this one the program calls "
+            + ", ".join(f"`{c.text}` ({at(c.place, peers.project)})" for c in between[:4])
+            + ", which may wait without end",
+        ),
+        against=("where they are was not seen: only the source between two collectives was read",),
+        advice="take stacks of these ranks to be sure (eroica collect --pid)",
         action="investigate",
         victims=tuple(r for r in peers.world if r not in ranks),
     )

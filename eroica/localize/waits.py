@@ -12,7 +12,7 @@ from typing import Literal
 
 from eroica.localize.source import FunctionInfo, Project, is_library_file
 from eroica.localize.source_calls import POINT_TO_POINT, collective_kind, dotted
-from eroica.localize.source_lines import is_lock, line_calls
+from eroica.localize.source_lines import is_lock, is_queue, line_calls
 from eroica.records import Place, ThreadStack, ThreadState
 
 WaitKind = Literal[
@@ -239,13 +239,14 @@ def _from_line(place: Place, project: Project) -> tuple[WaitKind, str] | None:
             if item.context_expr.lineno <= place.line and is_lock(item.context_expr, function):
                 return "lock", ast.unparse(item.context_expr)
     for call in calls:
-        known = _call_kind(call, function)
+        known = call_wait(call, function)
         if known is not None:
             return known
     return None
 
 
-def _call_kind(call: ast.Call, function: FunctionInfo) -> tuple[WaitKind, str] | None:
+def call_wait(call: ast.Call, function: FunctionInfo) -> tuple[WaitKind, str] | None:
+    """Return what a call would wait in, None where it is none that waits."""
     name = dotted(call.func, function.module)
     base, _, last = name.rpartition(".")
     if "store" in base.lower() and last in ("wait", "get", "multi_get", "barrier"):
@@ -262,7 +263,8 @@ def _call_kind(call: ast.Call, function: FunctionInfo) -> tuple[WaitKind, str] |
         return ("child", "wait") if "proc" in base.lower() else ("event", "wait")
     if last in ("wait", "synchronize") and base.endswith(("work", "handle", "req", "request")):
         return "collective", f"{last} for a started collective"
-    if last == "get" and any(w in base.lower() for w in ("queue", "inbox", "results")):
+    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if last == "get" and receiver is not None and is_queue(receiver, function):
         return "queue_get", "Queue.get"
     if last == "put" and "." in name:
         return "queue_put", "Queue.put"
