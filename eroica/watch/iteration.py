@@ -65,6 +65,8 @@ class Iteration:
     _tokens: list[Token] = field(default_factory=list)
     _border: Token | None = None
     _strays: int = 0
+    _untried: int = 0
+    _num_tries: int = 0
     _at: int = 0
     _previous_end_ns: int | None = None
     _data_ns: int = 0
@@ -142,6 +144,11 @@ class Iteration:
             if self._strays < self.lost_events:
                 return
             self._pattern, self.period, self._strays = (), None, 0
+        # A loop without a fixed sequence is tried ever more rarely: a try costs up to 1 ms.
+        self._untried += 1
+        if self._untried <= self._num_tries // 20:
+            return
+        self._untried, self._num_tries = 0, self._num_tries + 1
         period = find_period(self._tokens[-_MAX_PERIOD * self.learn_repeats :], self.learn_repeats)
         if period is not None:
             self._learn(period)
@@ -155,7 +162,7 @@ class Iteration:
         self._border = self._pattern[-1]
         self._at = len(sequence) - last - 1
         self.period = period
-        self._strays = 0
+        self._strays = self._num_tries = 0
 
     def _end_step(self, time_ns: int) -> None:
         if self._previous_end_ns is not None:

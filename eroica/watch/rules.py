@@ -104,10 +104,12 @@ class SlowRule:
         self.mean_ns = sum(self._last) / number
         self._means.append(self.mean_ns)
         del self._means[: -self.parameters.recent_steps]
-        # Noise of the mean: without this, a job whose steps scatter would be slow by chance.
-        noise = statistics.pstdev(self._last) / number**0.5
         self.best_ns = min(self._means)
         limit_ns = self.parameters.slow_factor * self.best_ns
+        if self.mean_ns <= limit_ns:
+            return False
+        # Noise of the mean: without this, a job whose steps scatter would be slow by chance.
+        noise = statistics.pstdev(self._last) / number**0.5
         return bool(self.mean_ns - 3 * noise > limit_ns)
 
 

@@ -161,15 +161,17 @@ class Watcher:
     def _gather(self, hint: str) -> dict[int, RankCapture]:
         captures: dict[int, RankCapture] = {}
         if self.job.alive:
-            # After a failure the launcher ends the others at once: no second sample then.
-            number = 2 if hint == "stuck" else 1
+            # The stuck rule has taken samples a second apart already; after a failure the
+            # launcher ends the others at once: no time for a second one.
             for capture in gather(
                 self.job.live_job(self.command.words),
-                num_samples=number,
+                num_samples=1,
                 answer_s=2.0 if hint == "stuck" else 6.0,
                 progress=self.progress,
             ):
                 captures[capture.rank] = capture
+                if hint == "stuck":
+                    capture.stacks = [*self.job.ranks[capture.rank].stacks[-2:-1], *capture.stacks]
         for rank in self.job.ranks.values():
             capture = captures.setdefault(
                 rank.rank, RankCapture(rank.rank, rank.live.pid, rank.live.local_rank)

@@ -13,15 +13,11 @@ from .layout import (
     HEADER_WORDS,
     MARK,
     NEVER,
-    NEXT_OUT,
     NUM_BYTES,
-    STEP_OUT,
     W_BORDER_LOADER,
     W_BORDER_MARKED,
     W_BORDER_OPTIMIZER,
-    W_NUM_LOADER,
     W_NUM_MARKED,
-    W_NUM_OPTIMIZER,
     W_POSITION,
     W_THREAD,
 )
@@ -35,14 +31,15 @@ def _number(name: str, default: int = 0) -> int:
 
 
 class Ring:
-    """Writes events. One writer at a time by the GIL; a torn write costs one event, no more."""
+    """Writes events; loops.py spells ``record`` out where it counts.
+
+    One writer at a time by the GIL; a torn write costs one event, no more."""
 
     def __init__(self, words: memoryview, path: str = "") -> None:
         self.words = words
         self.path = path
         self.on_border: Any = None
         self.is_detached = False
-        self._position = 0
         self._now = time.monotonic_ns
 
     @classmethod
@@ -82,28 +79,11 @@ class Ring:
     def record(self, kind: int) -> None:
         """Write one event; ``kind`` carries the owner in its higher bits."""
         words = self.words
-        position = self._position
+        position = words[W_POSITION]
         at = HEADER_WORDS + 2 * (position & (CAPACITY - 1))
         words[at] = self._now()
         words[at + 1] = kind
-        self._position = position = position + 1
-        words[W_POSITION] = position
-
-    def end_optimizer(self, owner: int) -> None:
-        self.record(STEP_OUT | owner)
-        words = self.words
-        count = words[W_NUM_OPTIMIZER] + 1
-        words[W_NUM_OPTIMIZER] = count
-        if count >= words[W_BORDER_OPTIMIZER]:
-            self._border(W_BORDER_OPTIMIZER, count)
-
-    def end_loader(self, owner: int) -> None:
-        self.record(NEXT_OUT | owner)
-        words = self.words
-        count = words[W_NUM_LOADER] + 1
-        words[W_NUM_LOADER] = count
-        if count >= words[W_BORDER_LOADER]:
-            self._border(W_BORDER_LOADER, count)
+        words[W_POSITION] = position + 1
 
     def mark_step(self) -> None:
         self.record(MARK)
@@ -111,7 +91,7 @@ class Ring:
         count = words[W_NUM_MARKED] + 1
         words[W_NUM_MARKED] = count
         if count >= words[W_BORDER_MARKED]:
-            self._border(W_BORDER_MARKED, count)
+            self.at_border(W_BORDER_MARKED, count)
 
     def note_thread(self) -> None:
         """Say which OS thread trains; called at the first event."""
@@ -119,7 +99,7 @@ class Ring:
 
         self.words[W_THREAD] = _thread.get_native_id()
 
-    def _border(self, word: int, count: int) -> None:
+    def at_border(self, word: int, count: int) -> None:
         self.words[word] = NEVER
         if self.on_border is not None and not self.is_detached:
             self.on_border(word, count)
