@@ -153,6 +153,9 @@ class RankPatterns:
     """Process groups of the rank, by name, where the trace says."""
     source: str = ""
     """File or process it was made from."""
+    num_events: int = 0
+    """Events it was made from, and their uncompressed bytes; 0 where that is not known."""
+    num_bytes: int = 0
 
 
 @dataclass(frozen=True)

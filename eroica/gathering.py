@@ -1,5 +1,6 @@
 """What is known of a job before it is localized: from files, a saved incident, a live job."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from eroica import incident as incidents
+from eroica import units
 from eroica.errors import EroicaError, InputError
 from eroica.incident import IncidentFolder
 from eroica.records import JobEvidence, Warning
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from eroica.watch.result import WatchResult
 
 Progress = Callable[[str], None]
+_SIZES = ("num_events", "num_bytes")
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -138,6 +141,7 @@ def _summarize(
 
     patterns: list[RankPatterns] = []
     warnings: list[Warning] = []
+    started = time.monotonic()
     for path in inputs.patterns:
         patterns.extend(read_patterns(path))
     files = [(trace.path, trace.rank) for trace in (*inputs.traces, *inputs.nsys)]
@@ -155,6 +159,11 @@ def _summarize(
         else:
             patterns.append(result)
             warnings.extend(result.warnings)
+    events, size = (sum(getattr(one, name) for one in patterns) for name in _SIZES)
+    if events:
+        took = f"{time.monotonic() - started:.1f} s"
+        ranks = f"{len(patterns)} rank{'' if len(patterns) == 1 else 's'}"
+        progress(f"read {ranks}, {events:,} events, {units.size(size)} in {took}")
     return sorted(patterns, key=lambda one: one.rank), warnings
 
 

@@ -255,6 +255,8 @@ def _assemble(
         reference_F=use.reference_F[keep],
         groups=dict(timeline.groups),
         source=timeline.path,
+        num_events=timeline.num_events,
+        num_bytes=timeline.num_bytes,
     )
 
 
