@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,7 @@ from rich.console import Console
 from eroica.gathering import Progress
 
 PLAIN_WIDTH = 120
+SECONDS_BETWEEN_LINES = 3.0
 
 
 def stdout() -> Console:
@@ -46,12 +48,19 @@ def progress(quiet: bool = False) -> Iterator[Progress]:
         with console.status("", spinner="dots") as status:
             yield lambda text: status.update(text)
     else:
-        last = ""
+        yield _lines(console)
 
-        def line(text: str) -> None:
-            nonlocal last
-            if text != last:
-                console.print(f"eroica  {text}", markup=False)
-            last = text
 
-        yield line
+def _lines(console: Console) -> Progress:
+    """Print what is new; of a count that goes on, a line every few seconds."""
+    last_kind, last_time = "", 0.0
+
+    def line(text: str) -> None:
+        nonlocal last_kind, last_time
+        kind = "".join(character for character in text if not character.isdigit())
+        now = time.monotonic()
+        if kind != last_kind or now - last_time >= SECONDS_BETWEEN_LINES:
+            console.print(f"eroica  {text}", markup=False)
+            last_kind, last_time = kind, now
+
+    return line
