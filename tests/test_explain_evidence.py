@@ -8,7 +8,7 @@ from make_patterns import make_patterns
 from make_prompts import TRAIN, with_source
 
 from eroica.explain.evidence import gather
-from eroica.explain.parts import inert
+from eroica.explain.parts import inert, near
 from eroica.explain.sources import Sources
 from eroica.records import LogEvent, Place
 
@@ -163,3 +163,22 @@ def test_source_that_is_not_there_is_said(saved_incident):
     assert "the source of the guilty function was not found" in part(pack, "not collected")
     pack = packed(folder, share="names")
     assert "the source of the guilty function is not shared" in part(pack, "not collected")
+
+
+def test_what_the_shown_functions_use_of_their_file_comes_along(saved_incident, tmp_path):
+    text = TRAIN.replace("def save_checkpoint", 'NAMES = ("a", "b")\n\n\ndef save_checkpoint')
+    text = text.replace('"model.pt")', "NAMES[0])") + "\n\ndef train_step(n):\n    return n\n"
+    text += "\n\ndef unrelated():\n    return 0\n"
+    folder = with_source(saved_incident("stuck"), tmp_path / "p", text, line=10)
+    names = [one.name for one in packed(folder).parts if one.name.startswith("source")]
+    assert "source train.py:5-5 (used by it)" in names
+    assert "source train.py:21-22 (used by it)" in names
+    assert "unrelated" not in packed(folder).text
+
+
+def test_files_are_named_as_short_as_they_stay_clear():
+    place = Place(name="f", file="/opt/v/lib/python3.11/site-packages/torch/nn/x.py", line=1)
+    assert near(place, "/home/p").file == "torch/nn/x.py"
+    assert near(Place(name="f", file="/home/p/a/t.py", line=1), "/home/p").file == "a/t.py"
+    assert near(Place(name="f", file="/home/pq/t.py", line=1), "/home/p").file == "/home/pq/t.py"
+    assert near(Place(name="f"), None).file is None

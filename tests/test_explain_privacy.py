@@ -63,6 +63,7 @@ def test_values_are_hidden_by_what_they_are_called(text, secret):
         "torch 2.13.0+cpu at 03:12:05, 127.0.0.1",
         "for key in state: value = state[key]",
         "token = tokenizer.encode(text)",
+        "PWD=/data/project OLDPWD=/data",
     ],
 )
 def test_ordinary_code_is_left_alone(text):

@@ -5,7 +5,6 @@ holds a diagnosis and a line that says why it is not the model's.
 """
 
 import hashlib
-import json
 import os
 import re
 import time
@@ -30,6 +29,7 @@ from eroica.explain.privacy import Pseudonyms, Share
 from eroica.explain.prompts import Prompt, prepare, render
 from eroica.explain.rules import explain
 from eroica.explain.stream import ProseStream
+from eroica.explain.transcript import append_private
 from eroica.incident import IncidentFolder, now
 from eroica.records import Diagnosis
 
@@ -292,13 +292,3 @@ def _said(text: str, name: str) -> str:
     before = text.partition("<<<<<<<")[0]
     match = re.search(rf"^\W*{name}\W*:\s*(.+)$", before, re.MULTILINE)
     return match.group(1).strip()[:500] if match else ""
-
-
-def append_private(path: Path, record: dict[str, object]) -> None:
-    """Append one JSON line to a file that only its owner can read."""
-    line = json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(handle, "ab") as stream:
-        os.fchmod(stream.fileno(), 0o600)
-        stream.write(line)

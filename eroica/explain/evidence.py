@@ -137,7 +137,8 @@ def _excerpts(
     if cause is not None:
         places += zip(names, cause.functions[:2], strict=False)
     for about, rank in parts.pair(cause, evidence):
-        places += [(f"on the stack of {about} rank {rank.rank}", p) for p in parts.frames(rank)]
+        about = f"on the stack of {about} rank {rank.rank}"
+        places += [(about, p) for p in parts.frames(rank) if p.name != "<module>"]
     yielded: list[Excerpt] = []
     for about, place in places:
         if share == "files" and (lines := sources.lines(place.file or "")):
@@ -149,10 +150,12 @@ def _excerpts(
         if excerpt is not None and not any(_covers(one, excerpt) for one in yielded):
             yielded.append(excerpt)
             yield excerpt
-    for file in dict.fromkeys(excerpt.file for excerpt in yielded[:3]):
-        head = sources.head(file)
-        if head is not None and not any(_covers(one, head) for one in yielded):
-            yield head
+    heads = [sources.head(file) for file in dict.fromkeys(one.file for one in yielded[:3])]
+    used = [other for one in yielded[:3] for other in sources.used_by(one)]
+    for extra in (*heads, *used):
+        if extra is not None and not any(_covers(one, extra) for one in yielded):
+            yielded.append(extra)
+            yield extra
 
 
 def _covers(one: Excerpt, other: Excerpt) -> bool:

@@ -6,6 +6,8 @@ line, so that none can look like a heading, a fence or an instruction of ours.
 
 from collections.abc import Iterator
 
+import msgspec
+
 from eroica import units
 from eroica.explain.rules import place_text, rank_phrase, ranks_text
 from eroica.records import (
@@ -23,6 +25,7 @@ _MAX_FINDINGS = 40
 _MAX_FRAMES = 30
 _MAX_LOG_LINES = 25
 _MAX_TEXT = 400
+_DULL_SETTINGS = ("env.TORCHELASTIC_", "env.PYTHONPATH", "threads")
 
 
 def inert(text: str, limit: int = _MAX_TEXT) -> str:
@@ -150,6 +153,16 @@ def frames(rank: RankEvidence) -> tuple[Place, ...]:
     return ()
 
 
+def near(place: Place, root: str | None) -> Place:
+    """Return a place with its file as short as it stays clear: below the project, or a package."""
+    file = place.file or ""
+    for folder in ("/site-packages/", "/dist-packages/"):
+        file = file.rpartition(folder)[2]
+    if root and file.startswith(root.rstrip("/") + "/"):
+        file = file[len(root.rstrip("/")) + 1 :]
+    return msgspec.structs.replace(place, file=file or None)
+
+
 def difference(incident: Incident, cause: Cause | None, evidence: JobEvidence | None) -> str:
     """The same thing on the guilty and on a healthy rank: pattern, stack, step time."""
     rows: list[str] = []
@@ -171,7 +184,8 @@ def difference(incident: Incident, cause: Cause | None, evidence: JobEvidence | 
             )
         if rank.exit is not None:
             rows.append(f"  exit: {inert(str(rank.exit.message or rank.exit.exit_code))}")
-        rows += [f"  {inert(place_text(place))}" for place in frames(rank)]
+        root = evidence.source_root if evidence else None
+        rows += [f"  {inert(place_text(near(place, root)))}" for place in frames(rank)]
     return "\n".join(rows)
 
 
@@ -203,6 +217,8 @@ def environment(incident: Incident, evidence: JobEvidence | None) -> str:
     values: dict[str, dict[str, list[int]]] = {}
     for rank in evidence.ranks if evidence else ():
         for setting in rank.settings:
+            if setting.key.startswith(_DULL_SETTINGS):
+                continue
             text = inert(str(setting.value), 200)
             where = f" set at {inert(place_text(setting.places[0]))}" if setting.places else ""
             values.setdefault(setting.key, {}).setdefault(text + where, []).append(rank.rank)

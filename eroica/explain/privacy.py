@@ -77,7 +77,8 @@ class Pseudonyms:
         names.know_root(incident.job.source_root)
         names.know_root(evidence.source_root if evidence else None)
         for name, value in os.environ.items():
-            if is_secret_name(name) and len(value) >= 8:
+            # A path in such a variable says where a key lies; replaced, it would hide sources too.
+            if is_secret_name(name) and len(value) >= 8 and value[0] not in "/~.":
                 names.know(value, "secret")
         if hide_names:
             names._know_code(incident, evidence)

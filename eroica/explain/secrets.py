@@ -78,8 +78,13 @@ def sights(text: str) -> Iterator[Sight]:
             yield Sight(*match.span(1), "user")
 
 
+_FOLDERS = frozenset({"PWD", "OLDPWD"})
+
+
 def is_secret_name(name: str) -> bool:
     """Say whether a variable of this name usually holds a secret."""
+    if name.upper() in _FOLDERS:
+        return False
     words = re.split(r"[^a-z0-9]+", name.lower())
     last = words[-1] if words else ""
     return bool(re.search(r"(key|token|secret|passw(or)?d|pwd|credentials?|auth|cookie)$", last))
@@ -89,6 +94,8 @@ def _named_secrets(text: str) -> Iterator[Sight]:
     for match in _NAMED.finditer(text):
         group = "quoted" if match.group("quoted") is not None else "bare"
         value = match.group(group)
+        if match.group("name").upper() in _FOLDERS:
+            continue
         is_flag = match.group("name").startswith("--")
         is_joined = text[match.end("name") : match.start(group)].strip(" '\"]") != ""
         if not (is_flag or is_joined):

@@ -6,6 +6,7 @@ Files are only read below the project's root, only as text, and only up to a siz
 import ast
 import hashlib
 import logging
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ _LOG = logging.getLogger(__name__)
 _MAX_BYTES = 1_000_000
 _MAX_LINES = 120
 _CONTEXT = 12
+_MAX_USED_LINES = 60
 _GIT_SECONDS = 5.0
 
 
@@ -112,6 +114,21 @@ class Sources:
         first = max(first, last - 60)
         return Excerpt(relative, first, last, tuple(lines[first - 1 : last]), "imports")
 
+    def used_by(self, excerpt: Excerpt, limit: int = 4) -> list[Excerpt]:
+        """Return what the excerpt uses of its own file: functions, classes, constants."""
+        lines = self.lines(excerpt.file) or []
+        tree = _parse(lines)
+        words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(excerpt.lines)))
+        found: list[Excerpt] = []
+        for node in tree.body if tree is not None else ():
+            names = _defined(node)
+            first, last = node.lineno, node.end_lineno or node.lineno
+            is_shown = excerpt.first <= first and last <= excerpt.last
+            if names & words and not is_shown and last - first < _MAX_USED_LINES:
+                text = tuple(lines[first - 1 : last])
+                found.append(Excerpt(excerpt.file, first, last, text, "used by it"))
+        return found[:limit]
+
     def commits(self, excerpt: Excerpt, limit: int = 3) -> list[str]:
         """Return the last commits that touched the excerpt's lines: hash, date, subject."""
         if self.root is None or not any(
@@ -154,6 +171,16 @@ def _enclosing(lines: list[str], line: int) -> tuple[int, int]:
     if best is not None:
         return best
     return max(1, line - _CONTEXT), min(len(lines), line + _CONTEXT)
+
+
+def _defined(node: ast.stmt) -> set[str]:
+    """Names a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    if isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 def _last_import(lines: list[str]) -> int:
