@@ -150,6 +150,11 @@ def test_git_applies_every_diff(root):
 def test_merge_joins_changes_of_different_lines_only():
     assert merge("1\n2\n3\n4\n5\n", "0\n2\n3\n4\n5\n", "1\n2\n3\n4\n6\n") == "0\n2\n3\n4\n6\n"
     assert merge("1\n2\n", "0\n2\n", "5\n2\n") is None
+    assert merge("import b\n", "import a\nimport b\n", "import a\nimport b\n") == (
+        "import a\nimport b\n"
+    )
+    both = merge("import c\n", "import a\nimport c\n", "import b\nimport c\n")
+    assert sorted(both.split()) == sorted(["import", "a", "import", "b", "import", "c"])
     assert lines_of("a\x0cb\nc") == ["a\x0cb\n", "c"]
 
 

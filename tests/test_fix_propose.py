@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from eroica.errors import InputError
+from eroica.fix.apply import apply
 from eroica.fix.diff import file_edit
 from eroica.fix.docs import page
 from eroica.fix.gates import check, undefined_names
@@ -79,6 +80,55 @@ def test_paths_of_another_machine_are_matched_by_their_end(root):
 def test_a_place_in_site_packages_is_nobodys_code(root):
     places = (Place(name="save", file="/x/lib/python3.11/site-packages/job/helpers.py", line=6),)
     assert propose(incident(functions=places), source_root=root) == []
+
+
+SLOW = """\
+import torch
+
+torch.autograd.set_detect_anomaly(True)
+
+
+def train(model, data):
+    total = 0.0
+    for x in data:
+        loss = model(x)
+        loss.backward()
+        total += loss.item()
+    return total
+"""
+
+
+def slow_incident(*causes):
+    job = Job(world_size=2, ranks=(0, 1))
+    return Incident(
+        id="i", symptom="slow", onset=None, job=job, causes=causes, findings=(), warnings=()
+    )
+
+
+def slow_cause(category, line, **more):
+    facts = {"share": 0.4, "confidence": 0.9, "action": "patch", **more}
+    place = Place(name="train" if line > 4 else "<module>", file="train.py", line=line)
+    return Cause(
+        id=f"C{line}", category=category, ranks="all", functions=(place,), summary="", **facts
+    )
+
+
+def test_two_causes_of_a_slow_job_get_two_patches_that_fit_together(root):
+    (root / "train.py").write_text(SLOW)
+    causes = (slow_cause("debug_setting_left_on", 3), slow_cause("host_sync", 11))
+    patches = propose(slow_incident(*causes), source_root=root)
+    assert [patch.source for patch in patches] == ["fixer DBG001", "fixer SYN001"]
+    apply(patches, root)
+    after = (root / "train.py").read_text()
+    assert "anomaly" not in after
+    assert "total += loss.detach()" in after
+
+
+@pytest.mark.parametrize("more", [{"share": 0.02}, {"confidence": 0.3}, {"action": "configure"}])
+def test_a_further_cause_that_is_weak_gets_no_patch(root, more):
+    (root / "train.py").write_text(SLOW)
+    causes = (slow_cause("debug_setting_left_on", 3), slow_cause("host_sync", 11, **more))
+    assert len(propose(slow_incident(*causes), source_root=root)) == 1
 
 
 @pytest.mark.parametrize("symptom", ["healthy", "unknown"])

@@ -9,9 +9,10 @@ import pytest
 
 from eroica.errors import InputError
 from eroica.fix.diff import file_edit, unified
+from eroica.fix.propose import propose
 from eroica.fix.rehearse import copy_tree, loss_change, rehearse, split_command, warnings_for
 from eroica.fix.watchdog import Run, run_bounded, with_token
-from eroica.records import Patch
+from eroica.records import Cause, Incident, Job, Patch, Place
 
 GOOD = """\
 for step in range(3):
@@ -146,3 +147,52 @@ def test_step_times_come_from_arrivals_where_none_are_printed():
     made = Run(lines=[(0.0, "step 0"), (1.0, "step 10"), (3.0, "step 20"), (5.0, "step 30")])
     assert made.step_ms() == [200.0, 200.0]
     assert loss_change(made, made) == ""
+
+
+JOB = """\
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def save(step):
+    print(f"saved at step {step}", flush=True)
+    dist.barrier()
+
+
+def main():
+    dist.init_process_group("gloo")
+    for step in range(1, 21):
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        if dist.get_rank() == 0 and step % 10 == 0:
+            save(step)
+        if step == 20:
+            time.sleep(0.1)
+
+
+main()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.job
+def test_a_real_stuck_job_is_patched_and_the_rehearsal_says_cured(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(JOB)
+    places = (Place(name="save", file="train.py", line=9),)
+    cause = Cause(
+        id="C1", category="rank_conditional_collective", ranks=(0,), functions=places, share=None,
+        confidence=0.9, summary="", action="patch",
+    )  # fmt: skip
+    incident = Incident(
+        id="i", symptom="stuck", onset=None, job=Job(world_size=2, ranks=(0, 1)), causes=(cause,),
+        findings=(), warnings=(),
+    )  # fmt: skip
+    (cure,) = propose(incident, source_root=tmp_path)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    result = rehearse(cure, [*command, "train.py"], tmp_path, limit_s=90)
+    assert result.verdict == "cured", result
+    assert result.details["progress_after"] == 2
+    assert result.details["left_behind"] == 0

@@ -49,13 +49,18 @@ def merge(base: str, mine: str, theirs: str) -> str | None:
         {*_changes(lines, lines_of(mine)), *_changes(lines, lines_of(theirs))},
         key=lambda change: change[:2],
     )
-    for (_, end, _), (start, _, _) in itertools.pairwise(changes):
-        if start <= end:
+    for (first, end, one), (start, last, two) in itertools.pairwise(changes):
+        both_imports = first == end == start == last and _are_imports(one) and _are_imports(two)
+        if start <= end and not both_imports:
             return None
     merged = list(lines)
     for start, end, new in reversed(changes):
         merged[start:end] = new
     return "".join(merged)
+
+
+def _are_imports(lines: tuple[str, ...]) -> bool:
+    return all(line.startswith(("import ", "from ")) for line in lines)
 
 
 def _changes(base: list[str], new: list[str]) -> list[tuple[int, int, tuple[str, ...]]]:

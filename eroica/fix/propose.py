@@ -4,7 +4,8 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from eroica.errors import InputError
+from eroica.errors import EroicaError, InputError
+from eroica.fix.apply import combine
 from eroica.fix.context import Context, Fixer, FixerResult
 from eroica.fix.diff import file_edit, unified
 from eroica.fix.gates import check
@@ -14,7 +15,8 @@ from eroica.records import FAMILY, Cause, Incident, JobEvidence, Patch, Setting
 
 log = logging.getLogger(__name__)
 MIN_SHARE = 0.10  # a further cause of a slow job must be worth this much step time
-MIN_CONFIDENCE = 0.4
+MIN_CONFIDENCE = 0.6  # likewise: two guesses at once are hard to tell apart afterwards
+MIN_SCORE, MIN_FURTHER_SCORE = 0.3, 0.6  # how well a fixer must fit the first cause, and others
 
 
 def propose(
@@ -32,10 +34,9 @@ def propose(
     patches: list[Patch] = []
     for cause in causes_to_patch(incident):
         context = make_context(tree, cause, incident, evidence)
-        patch = patch_for(context, number=len(patches) + 1)
-        if patch is None:
-            continue
-        if patch.diff in {known.diff for known in patches}:
+        least = MIN_FURTHER_SCORE if patches else MIN_SCORE
+        patch = patch_for(context, len(patches) + 1, least)
+        if patch is None or not fits_beside(patch, patches, tree):
             continue
         patches.append(patch)
         if incident.symptom in ("stuck", "failed"):
@@ -109,9 +110,24 @@ def candidates(context: Context) -> list[tuple[Fixer, FixerResult]]:
     return sorted(found, key=lambda pair: -pair[1].score)
 
 
-def patch_for(context: Context, number: int) -> Patch | None:
-    """Return the best patch that passes every gate."""
+def fits_beside(patch: Patch, others: Sequence[Patch], tree: Tree) -> bool:
+    """Say whether a patch can be applied together with others, and what that makes is sound."""
+    if patch.diff in {known.diff for known in others}:
+        return False
+    try:
+        texts = combine([edit for item in (*others, patch) for edit in item.edits])
+    except EroicaError:
+        return False
+    edits = [file_edit(path, old, new) for path, (old, new) in texts.items()]
+    gates = check(edits, sources={path: s.text for path, s in tree.sources.items()})
+    return all(gate.passed for gate in gates)
+
+
+def patch_for(context: Context, number: int, least: float = MIN_SCORE) -> Patch | None:
+    """Return the best patch that fits at least so well and passes every gate."""
     for fixer, result in candidates(context):
+        if result.score < least:
+            return None
         patch = make_patch(context, fixer, result, number)
         failed = [gate for gate in patch.gates if not gate.passed]
         if not failed:
