@@ -1,6 +1,7 @@
 """What is collected while a job trains: windows, stall samples, the sampling profile."""
 
 import logging
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 from eroica.columns import RankPatterns
 from eroica.config import Parameters
 from eroica.records import Samples, Setting, StepTimes
+from eroica.watch import warm
 from eroica.watch.frames import is_hook_file
 from eroica.watch.live import WatchedJob, WatchedRank
 from eroica.watch.sampling import Profile
@@ -48,6 +50,7 @@ class Collection:
         self._is_profile_of_training = False
         self._learned_at: float | None = None
         self._seen_at: float | None = None
+        self._warming: subprocess.Popen[bytes] | None = None
         self._window_ended_at = 0.0
         self._is_last_taken = False
         self._is_crowded: bool | None = None
@@ -58,6 +61,7 @@ class Collection:
         """Look what is due."""
         if self._seen_at is None and self.job.ranks:
             self._seen_at = now
+            self._warming = warm.start()
         if self._learned_at is None and self.job.is_learned:
             self._learned_at = now
         self._poll_profile(now)
@@ -175,6 +179,7 @@ class Collection:
     ) -> list[RankPatterns]:
         """Return one pattern a rank: of a window, else of the sampling profile."""
         window = self.best_window()
+        warm.stop(self._warming)
         if window is not None:
             self.progress(f"reading {len(window.traces)} traces")
             found, problems = summarize_traces(window.traces, settings=settings)
@@ -184,6 +189,7 @@ class Collection:
         return summarize_profiles(self.samples, project_root=project_root, host=host)
 
     def close(self) -> None:
+        warm.stop(self._warming)
         self._end_profile()
         self.windows.close()
 
