@@ -8,11 +8,16 @@ what nothing is known of may differ between ranks.
 import ast
 import builtins
 from collections.abc import Iterable
-from typing import TypeGuard
 
 from eroica.localize.source import FunctionInfo, Project
 from eroica.localize.source_calls import Calls, collective_kind, dotted
 from eroica.localize.source_flow import blocks
+from eroica.localize.source_values import (
+    STEP_NAMES,
+    Assigned,
+    argument_of,
+    assigned_values,
+)
 
 RANK, DATA, TIME, RANDOM, FILE = "rank", "data", "time", "random", "file"
 STEP, CONFIG, AGREED = "step", "config", "agreed"
@@ -37,8 +42,6 @@ _RANDOM_CALLS = ("random.", "numpy.random", "np.random", "torch.rand", "torch.ra
 _FILE_CALLS = ("os.path.", "os.listdir", "os.stat", "os.access", "glob.", "shutil.", "pathlib.")
 _FILE_METHODS = frozenset({"exists", "is_file", "is_dir", "isfile", "isdir", "stat", "iterdir"})
 _CONFIG_NAMES = frozenset({"args", "cfg", "config", "conf", "opt", "opts", "hparams", "params"})
-_STEP_NAMES = frozenset({"step", "epoch", "iteration", "iter", "global_step", "it", "update"})
-_MUTATORS = frozenset({"append", "add", "extend", "insert", "update", "setdefault", "register"})
 _SYNCED = frozenset(
     {"all_reduce", "broadcast", "broadcast_object_list", "all_gather", "all_gather_object"}
     | {"all_gather_into_tensor", "all_to_all"}
@@ -190,7 +193,7 @@ class Depends:
             for method in self.project.functions:
                 if method.class_name != class_name:
                     continue
-                for value in _assigned(method, f"self.{name}"):
+                for value in assigned_values(method, f"self.{name}"):
                     is_known = True
                     tags |= self._value(value, f"self.{name}", method, depth - 1)
             self._attributes[key] = tags if is_known else frozenset({DATA})
@@ -211,7 +214,7 @@ class Depends:
     def _resolve_name(self, name: str, function: FunctionInfo, depth: int) -> Tags:
         if _is_synced(name, function):
             return frozenset({AGREED})
-        if any(True for _ in _assigned(function, name)):
+        if any(True for _ in assigned_values(function, name)):
             return self._here(name, function, depth - 1)
         if name in function.parameters:
             return self._parameter(name, function, depth)
@@ -227,14 +230,18 @@ class Depends:
                     tags = self._name(name, enclosing, depth - 1)
                     if tags:
                         return tags
-            return self._name(name, outer, depth - 1) if list(_assigned(outer, name)) else NOTHING
+            return (
+                self._name(name, outer, depth - 1)
+                if list(assigned_values(outer, name))
+                else NOTHING
+            )
         return NOTHING
 
     def _here(self, name: str, function: FunctionInfo, depth: int) -> Tags:
-        values = _assigned(function, name)
+        values = assigned_values(function, name)
         return frozenset().union(*(self._value(v, name, function, depth) for v in values))
 
-    def _value(self, value: "_Assigned", name: str, function: FunctionInfo, depth: int) -> Tags:
+    def _value(self, value: "Assigned", name: str, function: FunctionInfo, depth: int) -> Tags:
         if value.is_counter:
             return frozenset({STEP})
         tags = self.of(value.node, function, depth)
@@ -251,7 +258,7 @@ class Depends:
     def _parameter(self, name: str, function: FunctionInfo, depth: int) -> Tags:
         if name in ("self", "cls"):
             return NOTHING
-        if name in _STEP_NAMES:
+        if name in STEP_NAMES:
             return frozenset({STEP})
         sites = self.calls.sites(function)[:6]
         if not sites or depth <= 1:
@@ -262,99 +269,6 @@ class Depends:
             if argument is not None:
                 tags |= self.of(argument, caller, depth - 1)
         return tags
-
-
-def argument_of(call: ast.Call, function: FunctionInfo, name: str) -> ast.expr | None:
-    """Return the expression a call passes for a parameter; None where it is defaulted."""
-    for keyword in call.keywords:
-        if keyword.arg == name:
-            return keyword.value
-    names = list(function.parameters)
-    if names and names[0] in ("self", "cls"):
-        names = names[1:]
-    position = names.index(name) if name in names else -1
-    if 0 <= position < len(call.args) and not isinstance(call.args[position], ast.Starred):
-        return call.args[position]
-    return None
-
-
-class _Assigned:
-    """One value a name takes; a counter is incremented or taken from range/enumerate.
-
-    A mutation (``x.append(v)``, ``x[k] = v``) adds to what the name holds.
-    """
-
-    __slots__ = ("is_counter", "is_mutation", "node")
-
-    def __init__(self, node: ast.expr, is_counter: bool = False, is_mutation: bool = False) -> None:
-        self.node, self.is_counter, self.is_mutation = node, is_counter, is_mutation
-
-
-def _assigned(function: FunctionInfo, name: str) -> Iterable[_Assigned]:
-    """Yield the values assigned to a name or ``self.x`` in a function, in source order."""
-    for node in function.own_nodes:
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                yield from _unpack(target, node.value, name)
-        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
-            yield from _unpack(node.target, node.value, name)
-        elif isinstance(node, ast.AugAssign):
-            if _spells(node.target, name):
-                is_counter = isinstance(node.value, ast.Constant)
-                yield _Assigned(node.value, is_counter and name.split(".")[-1] in _STEP_NAMES)
-        elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
-            yield from _loop_target(node.target, node.iter, name)
-        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-            yield from _unpack(node.optional_vars, node.context_expr, name)
-        elif _is_mutation(node) and _spells(node.func.value, name):
-            yield _Assigned(node.args[-1], is_mutation=True)
-
-
-def _is_mutation(node: ast.AST) -> TypeGuard["_MethodCall"]:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and bool(node.args)
-        and node.func.attr in _MUTATORS
-    )
-
-
-class _MethodCall(ast.Call):
-    """For the type checker: a call of a method."""
-
-    func: ast.Attribute
-
-
-def _spells(target: ast.expr, name: str) -> bool:
-    return isinstance(target, ast.Name | ast.Attribute) and ast.unparse(target) == name
-
-
-def _unpack(target: ast.expr, value: ast.expr, name: str) -> Iterable[_Assigned]:
-    if isinstance(target, ast.Tuple | ast.List):
-        if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts):
-            for inner, part in zip(target.elts, value.elts, strict=True):
-                yield from _unpack(inner, part, name)
-        elif any(_spells(inner, name) for inner in target.elts):
-            yield _Assigned(value)
-    elif _spells(target, name):
-        yield _Assigned(value)
-    elif isinstance(target, ast.Subscript) and _spells(target.value, name):
-        yield _Assigned(value, is_mutation=True)
-        yield _Assigned(target.slice, is_mutation=True)
-
-
-def _loop_target(target: ast.expr, iterable: ast.expr, name: str) -> Iterable[_Assigned]:
-    called = iterable.func if isinstance(iterable, ast.Call) else None
-    function = called.id if isinstance(called, ast.Name) else ""
-    if function == "range" and _spells(target, name):
-        yield _Assigned(iterable, is_counter=True)
-    elif function == "enumerate" and isinstance(target, ast.Tuple) and len(target.elts) == 2:
-        if _spells(target.elts[0], name):
-            yield _Assigned(iterable, is_counter=True)
-        else:
-            yield from _loop_target(target.elts[1], iterable, name)
-    elif any(_spells(n, name) for n in ast.walk(target) if isinstance(n, ast.expr)):
-        yield _Assigned(iterable)
 
 
 def _is_synced(name: str, function: FunctionInfo) -> bool:

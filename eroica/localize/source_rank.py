@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 
 from eroica.localize.source import FunctionInfo
 from eroica.localize.source_calls import Calls, dotted
-from eroica.localize.source_depend import _assigned, argument_of, is_rank_name
+from eroica.localize.source_depend import is_rank_name
 from eroica.localize.source_flow import blocks
+from eroica.localize.source_values import argument_of, assigned_values
 
 Value: TypeAlias = Any
 UNKNOWN: Value = object()
@@ -208,7 +209,7 @@ class RankEvaluator:
     def _last_assigned(self, name: str, function: FunctionInfo, depth: int) -> Value:
         """The value of the last assignment whose conditions hold on this rank."""
         result = UNKNOWN
-        for assigned in _assigned(function, name):
+        for assigned in assigned_values(function, name):
             if assigned.is_counter or assigned.is_mutation:
                 return UNKNOWN
             holds = self._reached(assigned.node, function, depth)

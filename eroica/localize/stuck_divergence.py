@@ -13,27 +13,21 @@ from collections.abc import Iterator
 from eroica.localize.source import FunctionInfo, Project
 from eroica.localize.source_calls import Calls, dotted
 from eroica.localize.source_depend import (
-    AGREED,
     LOCAL,
     RANK,
-    REGISTERED,
     Depends,
-    _assigned,
 )
 from eroica.localize.source_flow import (
-    Block,
     Guard,
-    Loop,
     blocks,
-    breaks,
     guards,
-    head_loop,
     loops,
     swallowing_handlers,
 )
 from eroica.localize.source_lines import line_calls
 from eroica.localize.source_rank import RankEvaluator
 from eroica.localize.stuck_forward import missing_bucket
+from eroica.localize.stuck_loops import loop_reasons
 from eroica.localize.stuck_reason import LIKELY, PROVEN, RANK_LIKELY, WEAK, Group, Reason
 from eroica.localize.waits import short
 from eroica.records import Place
@@ -74,7 +68,7 @@ class Divergence:
             yield from self._conditions(function, line, beside, waiter, skipper)
             yield from self._guards(function, line, beside, waiter, skipper)
             yield from self._handlers(function, line, beside, waiter, skipper)
-            yield from self._loops(function, line, beside, waiter, skipper)
+            yield from loop_reasons(self, function, line, beside, waiter, skipper)
             if index + 1 < len(path):
                 yield from self._dispatch(function, line, path[index + 1], waiter, skipper)
         if same_function and waiter.wait.kind == "backward":
@@ -124,7 +118,7 @@ class Divergence:
                 continue
             if block.kind == "while":
                 continue
-            score, tags = self._score(
+            score, tags = self.score(
                 block.test, function, waiter.ranks, skipper.ranks, block.branch == "body"
             )
             yield Reason(
@@ -135,7 +129,7 @@ class Divergence:
     def _is_item_loop(self, function: FunctionInfo, line: int) -> bool:
         """Whether a line stands in a loop over items rather than over steps."""
         inner = next(iter(loops(function, line)), None)
-        return inner is not None and not self._is_training_loop(inner.node, function)
+        return inner is not None and not self.is_training_loop(inner.node, function)
 
     def _dispatch(
         self,
@@ -157,7 +151,7 @@ class Divergence:
                 place = function.place(line)
                 yield Reason("dispatch", 0.72, waiter, skipper, place, text, frozenset({RANK}))
 
-    def _score(
+    def score(
         self,
         test: ast.expr,
         function: FunctionInfo,
@@ -195,12 +189,12 @@ class Divergence:
             if self._is_stop_iteration(guard):
                 continue
             wanted = guard.is_negated  # the waiter did not jump
-            score, tags = self._score(guard.test, function, waiter.ranks, skipper.ranks, wanted)
+            score, tags = self.score(guard.test, function, waiter.ranks, skipper.ranks, wanted)
             repeats = (
                 inner is not None
                 and guard.loop is inner.node
                 and id(guard.loop) in around
-                and not self._is_training_loop(inner.node, function)
+                and not self.is_training_loop(inner.node, function)
             )
             yield Reason(
                 "guard", score, waiter, skipper, function.place(guard.line), guard.text, tags,
@@ -210,7 +204,7 @@ class Divergence:
     def _is_stop_iteration(self, guard: Guard) -> bool:
         return "is_initialized" in guard.text or "is_available" in guard.text
 
-    def _is_training_loop(self, loop: ast.AST, function: FunctionInfo) -> bool:
+    def is_training_loop(self, loop: ast.AST, function: FunctionInfo) -> bool:
         """Whether a loop's body steps an optimizer or runs backward, itself or through a call."""
         for node in ast.walk(loop):
             if not isinstance(node, ast.Call):
@@ -260,103 +254,6 @@ class Divergence:
                 "handler", 0.85, waiter, skipper, function.place(at_line), text,
                 frozenset({"data"}), "runs a collective of its own",
             )  # fmt: skip
-
-    # loops that end at different times
-    def _loops(
-        self, function: FunctionInfo, line: int, beside: int | None, waiter: Group, skipper: Group
-    ) -> Iterator[Reason]:
-        common = {id(b.node) for b in loops(function, beside)} if beside is not None else set()
-        if beside is not None:
-            head = head_loop(function, beside)
-            common |= {id(head.node)} if head is not None else set()
-        own = [b for b in loops(function, line) if id(b.node) not in common]
-        for depth, block in enumerate(reversed(own)):  # outermost first
-            fade = 0.85**depth
-            assert isinstance(block.node, ast.For | ast.AsyncFor | ast.While)
-            yield from self._left_early(block, function, waiter, skipper, fade)
-            yield from self._stopped_by_error(block.node, function, waiter, skipper, fade)
-            reason = self._uneven(block, block.node, function, waiter, skipper, fade)
-            if reason is not None:
-                yield reason
-
-    def _left_early(
-        self, block: Block, function: FunctionInfo, waiter: Group, skipper: Group, fade: float
-    ) -> Iterator[Reason]:
-        assert isinstance(block.node, ast.For | ast.AsyncFor | ast.While)
-        for guard in breaks(block.node):
-            if guard.jump in ("raise", "exit"):
-                continue
-            score, tags = self._score(
-                guard.test, function, waiter.ranks, skipper.ranks, guard.is_negated
-            )
-            if score >= LIKELY:
-                score = max(score, 0.76) * fade
-            yield Reason(
-                "break", score, waiter, skipper, function.place(guard.line), guard.text, tags,
-                guard.jump,
-            )  # fmt: skip
-
-    def _stopped_by_error(
-        self, loop: Loop, function: FunctionInfo, waiter: Group, skipper: Group, fade: float
-    ) -> Iterator[Reason]:
-        """``except ...: break`` in the loop: the end of an iterator, or an error, ends it."""
-        for node in ast.walk(loop):
-            if not isinstance(node, ast.Try):
-                continue
-            for handler in swallowing_handlers(function, node.body[0].lineno):
-                if handler.jump not in ("break", "return"):
-                    continue
-                ends = "StopIteration" in handler.types
-                yield Reason(
-                    "loop" if ends else "handler", (0.7 if ends else 0.74) * fade, waiter, skipper,
-                    function.place(handler.line), handler.types, frozenset({"data"}), handler.jump,
-                )  # fmt: skip
-
-    def _uneven(
-        self,
-        block: Block,
-        loop: Loop,
-        function: FunctionInfo,
-        waiter: Group,
-        skipper: Group,
-        fade: float,
-    ) -> Reason | None:
-        test = block.test
-        if test is None:
-            return None
-        tags = self.depends.of(test, function)
-        if AGREED in tags and not tags & LOCAL:
-            return None
-        training = waiter.wait.kind == "backward" or self._is_training_loop(loop, function)
-        score = (0.62 if tags & LOCAL else WEAK) * fade
-        if REGISTERED in tags:
-            score = 0.75 * fade
-        if isinstance(loop, ast.While):
-            score = (0.74 if tags & LOCAL else WEAK) * fade
-        elif REGISTERED not in tags and self._is_same_everywhere(test, function):
-            score = 0.25 * fade
-        elif not tags & LOCAL and self._is_sized_data(test):
-            score = 0.58 * fade
-        return Reason(
-            "while" if isinstance(loop, ast.While) else "loop", score, waiter, skipper,
-            function.place(block.line), block.text, tags, "", not training,
-        )  # fmt: skip
-
-    def _is_same_everywhere(self, iterable: ast.expr, function: FunctionInfo) -> bool:
-        """Whether a loop has as many rounds on every rank: a model's parts, a sampled loader."""
-        text = ast.unparse(iterable)
-        if any(f"{part}()" in text for part in ("parameters", "buffers", "modules", "children")):
-            return True
-        for name in {n.id for n in ast.walk(iterable) if isinstance(n, ast.Name)}:
-            for value in _assigned(function, name):
-                text = ast.unparse(value.node)
-                if "DataLoader(" in text and "sampler" in text:
-                    return True
-        return False
-
-    def _is_sized_data(self, iterable: ast.expr) -> bool:
-        text = ast.unparse(iterable)
-        return not text.startswith("range(") or "len(" in text
 
 
 def sample(ranks: tuple[int, ...]) -> tuple[int, ...]:

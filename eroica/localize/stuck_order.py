@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from eroica.localize.collectives import is_circle
 from eroica.localize.source_flow import loops
 from eroica.localize.source_lines import line_calls
-from eroica.localize.stuck_peers import ADVICE, Peers
+from eroica.localize.stuck_peers import Peers
+from eroica.localize.stuck_prose import ADVICE
 from eroica.localize.stuck_suspect import Ranks, Suspect, at
 from eroica.localize.stuck_view import RankView
 from eroica.localize.waits import Wait

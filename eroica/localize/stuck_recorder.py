@@ -2,7 +2,8 @@
 
 from eroica.localize.collectives import Mismatch, absent, interleaved, mismatches
 from eroica.localize.stuck_between import Candidate, candidates
-from eroica.localize.stuck_peers import ADVICE, Peers
+from eroica.localize.stuck_peers import Peers
+from eroica.localize.stuck_prose import ADVICE
 from eroica.localize.stuck_suspect import Suspect, at
 from eroica.localize.waits import Wait
 from eroica.records import CollectiveEntry

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from eroica.localize.source_depend import LOCAL, RANK
 from eroica.localize.source_flow import blocks, guards, swallowing_handlers
-from eroica.localize.stuck_peers import Peers, verb
+from eroica.localize.stuck_peers import Peers
+from eroica.localize.stuck_prose import verb
 from eroica.localize.stuck_suspect import Suspect, at
 from eroica.localize.stuck_view import RankView, innermost
 from eroica.localize.waits import Wait
