@@ -203,6 +203,21 @@ def test_more_to_compute_on_one_rank_is_an_imbalance(program):
     assert (cause.category, cause.ranks) == ("load_imbalance", (3,))
 
 
+def test_where_nobody_says_who_is_on_cpu_the_longest_backward_waits(program):
+    load = "main:next loader fetch Dataset.__getitem__:decode"
+    slow = sampled(program, (150, 0, load), (50, 0, BACK))
+    fast = sampled(program, (5, 0, load), (195, 0, BACK))
+    cause = first(program, fast, slow, fast)
+    assert (cause.category, cause.ranks) == ("straggler_data_loading", (1,))
+
+
+def test_a_handful_of_samples_is_too_few_to_blame_a_rank(program):
+    load = "main:next loader fetch Dataset.__getitem__:decode"
+    slow = sampled(program, (4, 4, load), (6, 2, BACK))
+    fast = sampled(program, (1, 1, load), (9, 2, BACK))
+    assert not diagnose(program, fast, slow, fast).causes
+
+
 def test_half_of_the_ranks_being_slow_is_no_straggler(program):
     work = "main:call forward"
     slow = sampled(program, (150, 150, work), *training(40, 0))

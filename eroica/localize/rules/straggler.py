@@ -67,7 +67,7 @@ def _needed(view: JobView) -> float:
         if r.samples is not None
     ]
     noise = 3 * np.sqrt(0.25 / max(min(samples), 1)) if samples else 0.0
-    return float(max(MIN_SHARE, view.parameters.straggler_share, min(noise, 0.2)))
+    return float(max(MIN_SHARE, view.parameters.straggler_share, min(noise, 0.5)))
 
 
 def _confirmed(view: JobView, found: Slowest) -> bool:

@@ -126,15 +126,21 @@ class JobView:
     def wait_FR(self) -> Float64:
         """Share spent waiting for others: collectives, and the idle part of backward."""
         wait = np.zeros_like(self.share_FR)
+        engine = np.zeros(len(self.rows), dtype=bool)
         for position, row in enumerate(self.rows):
             if row.zone in COLLECTIVE_ZONES:
                 wait[position] = self.share_FR[position]
             elif row.zone in ("backward", "ddp") and not _is_hooked(row):
-                busy = self.busy_FR[position]
-                idle = self.share_FR[position] - np.where(
-                    np.isnan(busy), self.share_FR[position], busy
-                )
-                wait[position] = np.maximum(idle, 0.0)
+                engine[position] = True
+        share, busy = self.share_FR[engine], self.busy_FR[engine]
+        if self.source == "samples" and engine.any() and np.isnan(busy[share > 0]).all():
+            # Nobody says who was on the CPU. All ranks compute the same backward pass, so what a
+            # rank spends in it beyond the quickest one is waiting.
+            total_R = share.sum(axis=0)
+            part_R = 1 - total_R.min() / np.maximum(total_R, 1e-9)
+            wait[engine] = share * part_R
+        else:
+            wait[engine] = np.maximum(share - np.where(np.isnan(busy), share, busy), 0.0)
         return wait
 
     @cached_property
@@ -226,8 +232,9 @@ def build_view(
     source = "none"
     if sampled and not on_device and len(sampled) * 2 > len({p.rank for p in profiled}):
         source = "samples"
+        knows_busy = any(s.active_count for one in sampled.values() for s in one.stacks)
         for rank, samples in sorted(sampled.items()):
-            table.add_samples(rank, samples.stacks, samples.num_samples)
+            table.add_samples(rank, samples.stacks, samples.num_samples, knows_busy)
     elif patterns:
         chosen = [p for p in patterns if p.is_sampled] if not on_device else []
         chosen = chosen or profiled
@@ -302,10 +309,11 @@ class _Table:
         cell[0] += share
         cell[1] += busy
 
-    def add_samples(self, rank: int, stacks: Sequence[SampledStack], num_samples: int) -> None:
+    def add_samples(
+        self, rank: int, stacks: Sequence[SampledStack], num_samples: int, knows_busy: bool
+    ) -> None:
         main = main_thread(stacks)
         self.cells.setdefault(rank, {})
-        knows_busy = any(s.active_count for s in stacks)
         outside = self._outside_training(stacks, main)
         num_samples = max(1, num_samples - sum(s.count for s in outside))
         self.weights[rank] = self.weights.get(rank, 0.0) + 1.0
