@@ -427,6 +427,13 @@ def test_an_event_with_bare_quotes_is_read_by_its_fields(tmp_path):
     assert [w.what.split(":")[0] for w in timeline.warnings] == [f"byte {position}"]
 
 
+def test_a_damaged_event_at_the_end_of_a_list_is_read_too(tmp_path):
+    broken = json.dumps(event("MARK")).replace("MARK", 'a"b')
+    timeline = read_timeline(write(tmp_path, f"[{json.dumps(event('first'))}, {broken}]"))
+    assert names_of(timeline) == ["first", 'a"b']
+    assert len(timeline.warnings) == 1
+
+
 def test_damage_costs_one_event_not_the_rest(tmp_path):
     parts = [json.dumps(event(f"e{i}")) for i in range(5)]
     parts[2] = '{"ph": "X", "name": "e2", "ts": 1 "dur": }'

@@ -1,6 +1,6 @@
 """The document around the events: what comes before and after ``traceEvents``, and broken spots.
 
-Reads a stream once through a buffer that holds a few megabytes, or one event where that is larger.
+Reads a stream once through a buffer that holds two megabytes, or one event where that is larger.
 Metadata values are decoded one by one, in any order; events go to ``EventColumns``. A damaged
 event is read by its known fields where they can be found, else left out; reading goes on at the
 next event. What was repaired or lost becomes a warning with the byte it began at.
@@ -16,11 +16,11 @@ from eroica.errors import InputError
 from eroica.read import scan
 from eroica.read.json_strings import decode_string
 from eroica.read.kineto_columns import EventColumns
-from eroica.read.kineto_repair import next_event, repair_event, salvage_metadata
+from eroica.read.kineto_repair import last_event, next_event, repair_event, salvage_metadata
 from eroica.read.opening import ByteStream
 from eroica.records import Warning
 
-BLOCK_BYTES = 1 << 22
+BLOCK_BYTES = 1 << 20
 LARGEST_ELEMENT = 1 << 26
 """An event or a value over 64 MB is taken for a string that was never closed."""
 LARGEST_REPAIRED = 1 << 20
@@ -210,6 +210,8 @@ class TraceDocument:
             is_too_large = self._end - self._at > LARGEST_ELEMENT
             if is_too_large or not self._fill():
                 after = max(self._end - 64, self._at + 1) if is_too_large else self._end
+                if not is_too_large:
+                    after = last_event(self._buffer, self._at, self._end) or after
                 break
         raw = bytes(self._buffer[self._at : after])
         self._at = after

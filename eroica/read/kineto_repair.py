@@ -12,6 +12,7 @@ from eroica.read.json_strings import decode_string
 
 # An event's end and the next one's start, or a start alone: Kineto writes ph first.
 _NEXT = re.compile(rb'\}\s*,\s*(?=\{\s*")|(?=\{\s*"ph"\s*:)|\}\s*(?=\]\s*(?:\}|,\s*"\w+"\s*:))')
+_LAST = re.compile(rb"\}\s{0,64},?\s{0,64}\]\s{0,64}\}?\s{0,64}\Z")
 _KEY = rb'"(?:ph|cat|name|pid|tid|ts|dur|args|id|bp|s)"\s*:'
 _TEXT = {
     key: re.compile(
@@ -39,6 +40,12 @@ def next_event(buffer: bytearray, start: int, end: int) -> int | None:
     """Return where the event after the damaged one at ``start`` begins (or the closing bracket)."""
     found = _NEXT.search(buffer, start + 1, end)
     return found.end() if found else None
+
+
+def last_event(buffer: bytearray, start: int, end: int) -> int | None:
+    """Return where the damaged event at ``start`` ends, if what is left is it and brackets."""
+    found = _LAST.search(buffer, max(start, end - 4096), end)
+    return found.start() + 1 if found else None
 
 
 def repair_event(raw: bytes) -> bytes | None:

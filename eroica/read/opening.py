@@ -15,7 +15,7 @@ from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
 
 from eroica.errors import InputError
 
-_PACKED_BYTES = 1 << 19
+_PACKED_BYTES = 1 << 18
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _NOT_READ = {
     b"PK\x03\x04": "a zip archive",
