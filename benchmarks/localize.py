@@ -108,11 +108,11 @@ def files(folder, ranks):
                 host=table.hosts_R[r],
             )
             (folder / f"rank-{r:05d}.patterns").write_bytes(pack(one))
-    start = time.perf_counter()
+    start, before = time.perf_counter(), time.process_time()
     patterns = [unpack(p.read_bytes()) for p in sorted(folder.iterdir())]
     read = time.perf_counter() - start
     verdict = localize_slow(patterns)
-    total = time.perf_counter() - start
+    total, cpu = time.perf_counter() - start, time.process_time() - before
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     causes = ", ".join(f"{c.category} {c.ranks}" for c in verdict.causes)
     print(

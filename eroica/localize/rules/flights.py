@@ -185,3 +185,33 @@ def merged_sites(view: JobView) -> list[tuple[Site, tuple[int, ...]]]:
         one.share = float(np.mean([s.share for s in sites]))
         merged.append((one, tuple(rank for rank, _ in pairs)))
     return merged
+
+
+def held_by_rank(view: JobView) -> dict[int, float]:
+    """Return the share of time each rank alone holds the others, by when it issued collectives.
+
+    The last rank to issue one holds it from the moment the one before came. Clocks are compared,
+    so only ranks of one host are; empty where that is not all of them.
+    """
+    hosts = {view.hosts.get(rank, "") for rank in view.flights}
+    if len(view.flights) < 2 or len(view.flights) < view.num_ranks or len(hosts) != 1:
+        return {}
+    issued: dict[tuple[str, int], dict[int, int]] = {}
+    for rank, entries in view.flights.items():
+        steps = view.steps.get(rank)
+        begin = steps.start_ns[0] if steps is not None else 0
+        for entry in entries:
+            if entry.sequence is not None and (entry.created_ns or 0) >= max(begin, 1):
+                key = (entry.group, entry.sequence)
+                issued.setdefault(key, {})[rank] = entry.created_ns or 0
+    complete = [times for times in issued.values() if len(times) == len(view.flights)]
+    if len(complete) < 10:
+        return {}
+    first = min(min(times.values()) for times in complete)
+    span = max(max(times.values()) for times in complete) - first
+    held: dict[int, float] = {}
+    for times in complete:
+        last = max(times, key=lambda r: times[r])
+        before, at = sorted(times.values())[-2:]
+        held[last] = held.get(last, 0.0) + (at - before) / max(span, 1)
+    return held

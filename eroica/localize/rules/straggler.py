@@ -18,6 +18,7 @@ from eroica.localize.rules.draft import (
     step_text,
     where,
 )
+from eroica.localize.rules.flights import held_by_rank
 from eroica.localize.rules.kinds import Group, category_of
 from eroica.localize.rules.phase import (
     Spine,
@@ -47,7 +48,9 @@ def straggler(view: JobView) -> list[Draft]:
         return []
     work_R = view.sum(np.ones(len(view.rows), dtype=bool), view.work_FR)
     found = slowest(work_R)
-    if found is None or found.share < _needed(view) or found.excess < MIN_EXCESS:
+    if found is None or found.excess < MIN_EXCESS:
+        return []
+    if found.share < (MIN_SHARE if _issues_last(view, found) else _needed(view)):
         return []
     if float(work_R[list(found.positions)].min()) < MIN_WORK:
         return []  # whoever holds the others does not itself wait most of the time
@@ -68,6 +71,13 @@ def _needed(view: JobView) -> float:
     ]
     noise = 3 * np.sqrt(0.25 / max(min(samples), 1)) if samples else 0.0
     return float(max(MIN_SHARE, view.parameters.straggler_share, min(noise, 0.5)))
+
+
+def _issues_last(view: JobView, found: Slowest) -> bool:
+    """Whether the Flight Recorders say the same: these ranks issue collectives last, and most."""
+    held = held_by_rank(view)
+    mine = sum(held.get(view.ranks[p], 0.0) for p in found.positions)
+    return mine >= MIN_SHARE and mine >= 0.6 * sum(held.values())
 
 
 def _confirmed(view: JobView, found: Slowest) -> bool:
