@@ -17,6 +17,7 @@ from eroica.records import (
     RankEvidence,
     RankExit,
     ThreadStack,
+    ThreadState,
     Verdict,
 )
 
@@ -250,7 +251,9 @@ def test_a_rank_that_still_moves_is_not_called_hung(tmp_path: Path) -> None:
     waits = [
         rank(r, stack(*collective("barrier"), Place(name="m", file=file, line=1))) for r in (1, 2)
     ]
-    cause = localize([busy, *waits], tmp_path).causes[0]
+    verdict = localize([busy, *waits], tmp_path, symptom_hint="stuck")
+    cause = verdict.causes[0]
+    assert verdict.symptom == "slow"
     assert (cause.category, cause.ranks) == ("serialized_on_rank0", (0,))
     assert "still works" in cause.summary
 
@@ -511,3 +514,22 @@ def test_a_thread_that_died_with_its_traceback_in_the_log_is_no_end_of_the_rank(
     assert (cause.category, cause.ranks) == ("exception_swallowed", (1,))
     assert cause.functions[0] == parse
     assert cause.functions[1].name == "main"
+
+
+@pytest.mark.parametrize(("state", "is_held"), [("S", True), ("R", False)])
+def test_a_held_gil_is_told_from_honest_work_by_the_kernels_state(
+    state: str, is_held: bool, tmp_path: Path
+) -> None:
+    text = "def main(lib):\n    while True:\n        lib.sleep(1000)\n        loss.backward()\n"
+    program = Program(tmp_path, text)
+    holder = ThreadStack(
+        frames=(program.at("lib.sleep", "main"),), name="MainThread", is_main=True,
+        is_active=True, holds_gil=True, os_thread_id=7,
+    )  # fmt: skip
+    process = ProcessState(pid=7, threads=(ThreadState(os_thread_id=7, state=state),))
+    peer = rank(0, stack(*BACKWARD, program.at("loss.backward", "main")))
+    verdict = localize([peer, rank(1, holder, process=process)], tmp_path, symptom_hint="stuck")
+    assert any(c.category == "thread_lock_deadlock" for c in verdict.causes) is is_held
+    if is_held:
+        assert verdict.causes[0].ranks == (1,)
+        assert "GIL" in verdict.causes[0].summary

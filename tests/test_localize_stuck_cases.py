@@ -6,13 +6,24 @@ readings of each count as right.
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from eroica.localize.stuck import localize_stuck
-from eroica.records import Cause, JobEvidence, Verdict
+from eroica.records import (
+    Cause,
+    FlightRecord,
+    JobEvidence,
+    Place,
+    ProcessStacks,
+    RankExit,
+    Verdict,
+)
 
 DATA = Path(__file__).parent / "data"
 CASES = sorted(p.name.removeprefix("stuck_") for p in DATA.glob("stuck_*") if p.is_dir())
@@ -106,3 +117,59 @@ def test_every_cause_gives_its_reasons_and_cites_findings(name: str) -> None:
     assert sorted(r for row in verdict.ranks_table for r in row.ranks) == list(
         range(load(name).world_size)
     )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(CASES),
+    seed=st.randoms(use_true_random=False),
+    has_source=st.booleans(),
+)
+def test_holes_in_the_evidence_never_raise(name: str, seed: Random, has_source: bool) -> None:
+    """Frames without lines or files, missing threads, ranks, entries and sources."""
+
+    def place(p: Place) -> Place:
+        file = seed.choice([p.file, p.file, p.file, None, "<string>", "gone/away.py"])
+        return msgspec.structs.replace(p, file=file, line=seed.choice([p.line, p.line, None, 0, 1]))
+
+    def process(sample: ProcessStacks) -> ProcessStacks:
+        threads = [t for t in sample.threads if seed.random() < 0.8]
+        return msgspec.structs.replace(
+            sample,
+            threads=tuple(
+                msgspec.structs.replace(
+                    t, frames=tuple(place(p) for p in t.frames if seed.random() < 0.9)
+                )
+                for t in threads
+            ),
+        )
+
+    def record(flight: FlightRecord | None) -> FlightRecord | None:
+        if flight is None or seed.random() < 0.2:
+            return None
+        entries = tuple(
+            msgspec.structs.replace(
+                e,
+                frames=tuple(place(p) for p in e.frames),
+                sequence=seed.choice([e.sequence, e.sequence, None]),
+            )
+            for e in flight.entries
+            if seed.random() < 0.8
+        )
+        return msgspec.structs.replace(flight, entries=entries)
+
+    evidence = load(name)
+    ranks = tuple(
+        msgspec.structs.replace(
+            r,
+            stacks=tuple(process(p) for p in r.stacks),
+            children=tuple(process(p) for p in r.children),
+            flight=record(r.flight),
+            exit=seed.choice([None, None, RankExit(), RankExit(exit_code=1)]),
+        )
+        for r in evidence.ranks
+        if seed.random() < 0.85
+    )
+    root = evidence.source_root if has_source else None
+    verdict = localize_stuck(msgspec.structs.replace(evidence, ranks=ranks, source_root=root))
+    assert msgspec.json.decode(msgspec.json.encode(verdict), type=Verdict) == verdict

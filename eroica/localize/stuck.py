@@ -25,6 +25,8 @@ from eroica.records import FAMILY, JobEvidence, Symptom, Verdict
 from eroica.units import rank_phrase
 
 MAX_CAUSES = 4
+STILL_WORKING = frozenset({"serialized_on_rank0", "straggler_compute"})
+"""Categories of a rank that works while the others wait: no hang."""
 
 
 def localize_stuck(evidence: JobEvidence, *, parameters: Parameters | None = None) -> Verdict:
@@ -172,6 +174,8 @@ def _symptom(
     ended: Sequence[Death],
     first: Suspect | None,
 ) -> Symptom:
+    if first is not None and first.category in STILL_WORKING:
+        return "slow"
     if evidence.symptom_hint in ("stuck", "failed"):
         return "stuck" if evidence.symptom_hint == "stuck" else "failed"
     if ended and (len(ended) == len(seen) or any(not d.is_clean for d in ended)):

@@ -22,6 +22,11 @@ def loop_reasons(
     waiter: Group,
     skipper: Group,
 ) -> Iterator[Reason]:
+    """Yield why a loop around the waiter, and not around the skipper, ended for the skipper.
+
+    For it: a break, an error or a length that ranks decide alone. Against: a range of constants,
+    a sampled loader, a flag agreed in a collective; these score too low to be named.
+    """
     common = {id(b.node) for b in loops(function, beside)} if beside is not None else set()
     if beside is not None:
         head = head_loop(function, beside)
@@ -45,6 +50,7 @@ def _left_early(
     skipper: Group,
     fade: float,
 ) -> Iterator[Reason]:
+    """A ``break`` or ``return`` on something that ranks may see differently."""
     assert isinstance(block.node, ast.For | ast.AsyncFor | ast.While)
     for guard in breaks(block.node):
         if guard.jump in ("raise", "exit"):
@@ -91,6 +97,7 @@ def _uneven(
     skipper: Group,
     fade: float,
 ) -> Reason | None:
+    """An iterable that may be longer on some ranks, or a ``while`` each rank decides alone."""
     test = block.test
     if test is None:
         return None

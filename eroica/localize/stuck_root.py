@@ -108,6 +108,14 @@ class Blocked:
             "through a broadcast",
         )
 
+    def _holds_gil(self, view: RankView, wait: Wait) -> bool:
+        """Whether the thread has the GIL and is off the CPU all the same."""
+        thread, process = wait.thread, view.evidence.process
+        if thread is None or not thread.holds_gil or process is None:
+            return False
+        states = {t.os_thread_id: t.state for t in process.threads}
+        return states.get(thread.os_thread_id or -1, "R")[:1] in ("S", "D")
+
     def ended(self, view: RankView, wait: Wait) -> Root:
         """The program of the rank is over, but a thread or child keeps its process alive."""
         last = view.last
@@ -136,6 +144,19 @@ class Blocked:
         state = view.evidence.process.state if view.evidence.process else ""
         if state.startswith("D"):
             return self.io(replace(wait, op="an uninterruptible read or write"))
+        if self._holds_gil(view, wait):
+            return Root(
+                "thread_lock_deadlock",
+                wait.user[:2],
+                0.85,
+                f"holds the GIL in `{wait.op}` and sleeps: no thread of it can run",
+                (
+                    f"the thread at {at(place, self.project)} holds the GIL",
+                    "the kernel shows it asleep: it waits in native code without giving the GIL up",
+                ),
+                advice="release the GIL around the native call (ctypes.CDLL instead of PyDLL, "
+                "Py_BEGIN_ALLOW_THREADS), or make it in a process of its own",
+            )
         function = self.project.enclosing(place.file, place.line)
         in_while = False
         if function is not None and place.line:
@@ -152,15 +173,6 @@ class Blocked:
             )
         if wait.kind == "running" and view.is_moving:
             return None
-        gil = wait.thread is not None and wait.thread.holds_gil
-        if gil:
-            return Root(
-                "thread_lock_deadlock", wait.user[:2], 0.5,
-                f"holds the GIL in `{wait.op}` and does not come back",
-                (f"the thread at {at(place, self.project)} holds the GIL in every sample",),
-                advice="release the GIL around the native call, or call it in a process of its own",
-                action="investigate",
-            )  # fmt: skip
         return Root(
             "blocked_io",
             wait.user[:2],

@@ -15,9 +15,8 @@ from eroica.records import (
 )
 
 _OURS = ("eroica",)
-_BACKGROUND = frozenset(
-    {"QueueFeederThread", "pt_autograd", "pt_gloo", "_serve", "pt_main_thread", "asyncio_0"}
-)
+_BACKGROUND = ("QueueFeederThread", "pt_autograd", "pt_gloo", "pt_main_thread", "pt_nccl")
+"""Threads of torch and multiprocessing that serve others: what they do is never the fault."""
 _IDLE_MAIN = frozenset({"thread", "future", "event", "queue_get"})
 """Waits of a main thread that hands the training to another thread."""
 
@@ -114,7 +113,7 @@ def _threads(evidence: RankEvidence, project: Project) -> tuple[Wait, ...]:
     states = {t.os_thread_id: t for t in evidence.process.threads} if evidence.process else {}
     found: list[Wait] = []
     for thread in _main_first(sample):
-        if thread.name.startswith(_OURS) or thread.name in _BACKGROUND:
+        if thread.name.startswith((*_OURS, *_BACKGROUND)):
             continue
         state = states.get(thread.os_thread_id) if thread.os_thread_id is not None else None
         wait = classify(thread, project, state)
@@ -184,7 +183,9 @@ def entry_wait(entry: CollectiveEntry, project: Project) -> Wait:
 
 
 def _child(sample: ProcessStacks, project: Project) -> Child:
-    waits = tuple(classify(t, project) for t in _main_first(sample) if t.name not in _BACKGROUND)
+    waits = tuple(
+        classify(t, project) for t in _main_first(sample) if not t.name.startswith(_BACKGROUND)
+    )
     frames = [f for t in sample.threads for f in t.frames]
     is_worker = any(f.name.endswith("_worker_loop") for f in frames)
     return Child(sample.pid, waits, is_worker)

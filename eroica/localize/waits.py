@@ -119,6 +119,8 @@ _BY_CALL: dict[str, WaitKind] = {
     "waitpid": "child", "result": "future", "wait_for_message": "io", "mkfifo": "io",
     "communicate": "child",
 }  # fmt: skip
+_RELEASES_GIL = frozenset({"sleep", "io", "lock", "file_lock", "event", "queue_get", "queue_put"})
+"""Python gives the GIL up in these: a thread that holds it is in none of them."""
 _CHANNELS: tuple[tuple[str, WaitKind], ...] = (
     ("nanosleep", "sleep"), ("pipe_read", "io"), ("pipe_write", "io"), ("wait_for_partner", "io"),
     ("sk_wait", "io"), ("wait_woken", "io"), ("inet_csk_accept", "io"), ("flock", "file_lock"),
@@ -147,6 +149,8 @@ def classify(thread: ThreadStack, project: Project, state: ThreadState | None = 
         known = _from_line(frames[first], project)
     if known is not None and known[0] == "device" and thread.is_active:
         known = "running", known[1]
+    if known is not None and thread.holds_gil and known[0] in _RELEASES_GIL:
+        known = "native", known[1]  # what looks like it is a foreign call of that name
     if known is None or known[0] in ("running", "native"):
         known = _from_kernel(native, state, thread) or known
     if known is None:
