@@ -120,11 +120,26 @@ def test_the_ring_says_who_it_is(tmp_path):
 
 
 def test_a_process_without_rank_is_left_alone(tmp_path):
-    code, out, err = finish(
-        run_rank(tmp_path, "import sys; print('eroica_hook' in sys.modules)", RANK=None)
-    )
-    assert (code, out, err) == (0, "False\n", "")
+    code, out, err = finish(run_rank(tmp_path, "print('done')", RANK=None))
+    assert (code, out, err) == (0, "done\n", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_that_no_launcher_named_attaches_when_it_joins_its_group(tmp_path, stub):
+    c10d = stub / "torch" / "distributed" / "distributed_c10d.py"
+    c10d.parent.mkdir()
+    (c10d.parent / "__init__.py").write_text("from .distributed_c10d import *")
+    c10d.write_text(
+        "def init_process_group(backend): return backend\n"
+        "def get_rank(): return 5\ndef get_world_size(): return 8\n"
+        "def is_initialized(): return False\n"
+    )
+    code = "import torch.distributed as dist\nassert dist.init_process_group('gloo') == 'gloo'\n"
+    code, _, err = finish(
+        run_rank(tmp_path / "run", code + textwrap.dedent(LOOP), stub, RANK=None, WORLD_SIZE=None)
+    )
+    assert (code, err) == (0, "")
+    assert letters(tmp_path / "run", 5) == "nNsS" * 3 + "nN"
 
 
 def test_eroica_0_switches_the_hook_off(tmp_path):

@@ -9,8 +9,10 @@ point catches at one place, says so once, and turns itself off.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+from typing import Any
 
 from . import guard
 from .ring import Ring
@@ -36,6 +38,27 @@ def attach() -> bool:
     return _ring is not None
 
 
+def attach_later() -> None:
+    """Wait for ``init_process_group`` where no launcher said which rank this is (mp.spawn)."""
+    from .imports import when_imported
+
+    def watch(module: Any) -> None:
+        original = module.init_process_group
+
+        @functools.wraps(original)
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            global _ring
+            result = original(*args, **kwargs)
+            if _ring is None:
+                with guard.quietly("attach"):
+                    _ring = _attach(module.get_rank(), module.get_world_size())
+            return result
+
+        module.init_process_group = init_process_group
+
+    when_imported("torch.distributed.distributed_c10d", watch)
+
+
 def is_attached() -> bool:
     return _ring is not None
 
@@ -47,7 +70,7 @@ def step() -> None:
         ring.mark_step()
 
 
-def _attach() -> Ring | None:
+def _attach(rank: int | None = None, world_size: int | None = None) -> Ring | None:
     import types
 
     from . import control, exits, facts, loops, window
@@ -58,7 +81,7 @@ def _attach() -> Ring | None:
         return None
     if not is_shared():
         sweep()
-    ring = Ring.create(folder)
+    ring = Ring.create(folder, rank, world_size)
     # Kineto tells of each window on the job's stderr; it reads this when torch is loaded.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     marker = types.ModuleType("_eroica_attached")

@@ -43,9 +43,9 @@ class Ring:
         self._now = time.monotonic_ns
 
     @classmethod
-    def create(cls, folder: str) -> Ring:
+    def create(cls, folder: str, rank: int | None = None, world_size: int | None = None) -> Ring:
         """Make this rank's ring. It appears under its name whole, so that no reader sees half."""
-        rank = _number("RANK")
+        rank = _number("RANK") if rank is None else rank
         path = os.path.join(folder, f"rank-{rank:05d}.ring")
         draft = f"{path}.{os.getpid()}"
         handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -60,7 +60,7 @@ class Ring:
             os.close(handle)
         words[layout.W_PID] = os.getpid()
         words[layout.W_RANK] = rank
-        words[layout.W_WORLD_SIZE] = _number("WORLD_SIZE", 1)
+        words[layout.W_WORLD_SIZE] = world_size or _number("WORLD_SIZE", 1)
         words[layout.W_LOCAL_RANK] = _number("LOCAL_RANK")
         words[layout.W_LOCAL_WORLD_SIZE] = _number("LOCAL_WORLD_SIZE", 1)
         words[layout.W_UNIX_MINUS_MONOTONIC] = time.time_ns() - time.monotonic_ns()

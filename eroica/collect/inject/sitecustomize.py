@@ -40,11 +40,15 @@ def _run_the_other() -> None:
 
 
 def _attach() -> None:
-    if os.environ.get("RANK") is None or os.environ.get("EROICA") == "0":
+    if os.environ.get("EROICA") == "0" or not os.environ.get("EROICA_RUN"):
         return
     folder = os.path.join(os.path.dirname(_HERE), "hook")
     try:
-        _load("eroica_hook", os.path.join(folder, "__init__.py"), folder).attach()
+        hook = _load("eroica_hook", os.path.join(folder, "__init__.py"), folder)
+        if os.environ.get("RANK") is not None:
+            hook.attach()
+        else:
+            hook.attach_later()
     except Exception as error:
         sys.stderr.write(f"eroica: not watching this process ({error!r})\n")
 
