@@ -15,6 +15,7 @@ that does the work of fixed.py and ends (stuck), or wins back half of the time t
 """
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -27,53 +28,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
-
-from eroica.records import FAMILY
+from judging import Run, incident_in, judge, split_command
 
 ROOT = Path(__file__).parents[1]
 TRUTH = ("case.json", "fixed.py", "__pycache__")
-PROGRESS = re.compile(r"\b(?:epoch|step|stage|iter|it|batch|round|phase)\D{0,3}\d", re.IGNORECASE)
-LOSS = re.compile(r"\bloss\D{0,3}([-+]?\d[\d.]*(?:e[-+]?\d+)?)", re.IGNORECASE)
-PACE = re.compile(r"([\d.]+) ms/it")
 HEADING = "## Cases"
 
 
-@dataclass
-class Run:
-    """One command that was run to its end or to the limit."""
-
-    status: int | None
-    """None at the limit."""
-    out: str
-    err: str
-    seconds: float
-    left_behind: int = 0
-
-    @property
-    def milliseconds(self) -> float | None:
-        """Median time of an iteration after the first report."""
-        times = [float(t) for t in PACE.findall(self.out)]
-        return statistics.median(times[1:] or times) if times else None
-
-    @property
-    def progress(self) -> int:
-        return len(PROGRESS.findall(self.out))
-
-    @property
-    def loss(self) -> float | None:
-        found = LOSS.findall(self.out)
-        return float(found[-1]) if found else None
-
-
 def adopt_orphans() -> None:
-    """torchrun starts ranks in sessions of their own: orphans become ours (PR_SET_CHILD_SUBREAPER)."""
+    """torchrun starts ranks in sessions of their own; this makes orphans our children."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 def end_leftovers(grace_s: float) -> int:
@@ -83,11 +52,11 @@ def end_leftovers(grace_s: float) -> int:
     killed = 0
     while alive:
         for process in alive:
-            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                killed += 1
+            with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+                killed += 1
         psutil.wait_procs(alive, timeout=5)
-        alive = [p for p in me.children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+        _, alive = psutil.wait_procs(me.children(recursive=True), timeout=0)
     return killed
 
 
@@ -95,7 +64,7 @@ def run(command: list[str], folder: Path, limit_s: float, extra: dict[str, str])
     environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
     environment |= {"PYTHONUNBUFFERED": "1"} | extra
     start = time.monotonic()
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err
         )
@@ -106,15 +75,8 @@ def run(command: list[str], folder: Path, limit_s: float, extra: dict[str, str])
         seconds = time.monotonic() - start
         left = end_leftovers(3 if status is not None else 0)
         out.seek(0), err.seek(0)
-        return Run(status, out.read(), err.read(), seconds, left)
-
-
-def split_command(text: str) -> tuple[dict[str, str], list[str]]:
-    """'A=1 torchrun train.py' -> ({'A': '1'}, ['torchrun', 'train.py'])."""
-    words, extra = shlex.split(text), {}
-    while words and re.match(r"[A-Z_][A-Z0-9_]*=", words[0]):
-        key, _, extra[key] = words.pop(0).partition("=")
-    return extra, words
+        texts = (stream.read().decode(errors="replace") for stream in (out, err))
+        return Run(status, *texts, seconds, left)
 
 
 def copy_of(folder: Path, scratch: Path, *, with_truth: bool = False) -> Path:
@@ -126,66 +88,6 @@ def copy_of(folder: Path, scratch: Path, *, with_truth: bool = False) -> Path:
 
 def sources(folder: Path) -> dict[Path, bytes]:
     return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*.py")}
-
-
-def incident_in(text: str) -> dict[str, Any] | None:
-    """The last JSON object of the text that has a symptom and causes."""
-    found = None
-    for match in re.finditer(r"^\{", text, re.MULTILINE):
-        try:
-            value, _ = json.JSONDecoder().raw_decode(text, match.start())
-        except ValueError:
-            continue
-        if isinstance(value, dict) and {"causes", "symptom"} <= value.keys():
-            found = value
-    return found
-
-
-def is_at(function: dict[str, Any], place: dict[str, Any]) -> bool:
-    if Path(function.get("file") or "").name != Path(place["file"]).name:
-        return False
-    line = function.get("line")
-    if line is not None and abs(line - place["line"]) <= 3:
-        return True
-    # main and <module> hold the whole program: there the line has to be right.
-    if place.get("line_only") or place["function"] in ("main", "<module>"):
-        return False
-    return str(function.get("name")).split(".")[-1] == place["function"]
-
-
-def ranks_of(value: Any, world_size: int) -> set[int]:
-    return set(range(world_size)) if value == "all" else set(value or ())
-
-
-def matches(
-    cause: dict[str, Any], reading: dict[str, Any], case: dict[str, Any]
-) -> dict[str, bool]:
-    outside = "environment" in (case.get("fault_in"), FAMILY.get(reading["category"]))
-    said, world_size = cause.get("category"), case["world_size"]
-    functions = (cause.get("functions") or ())[:2]
-    return {
-        "family": FAMILY.get(said, said) == FAMILY.get(reading["category"]),
-        "category": said == reading["category"],
-        "ranks": ranks_of(cause.get("ranks"), world_size) == ranks_of(reading["ranks"], world_size),
-        "place": cause.get("action") != "patch"
-        if outside
-        else any(is_at(f, p) for f in functions for p in reading["functions"]),
-    }
-
-
-def judge(incident: dict[str, Any], case: dict[str, Any], left_behind: int) -> dict[str, bool]:
-    """What of the truth the answer holds, for the reading that fits it best."""
-    causes, symptom = incident["causes"], incident["symptom"]
-    if case["symptom"] == "healthy":
-        return {"solved": not causes and symptom in ("healthy", "unknown") and not left_behind}
-    best: dict[str, bool] = {"solved": False}
-    for reading in case["accept"] if causes else ():
-        got = {"symptom": symptom == case["symptom"]} | matches(causes[0], reading, case)
-        needed = all(got[key] for key in ("symptom", "family", "ranks", "place"))
-        got["solved"] = needed and not left_behind
-        if (got["solved"], sum(got.values())) > (best["solved"], sum(best.values())):
-            best = got
-    return best
 
 
 def mend(case: dict, folder: Path, changed: dict[Path, bytes], scratch: Path, limit_s: float):
@@ -257,61 +159,58 @@ def try_case(path: Path, asked: argparse.Namespace, scratch: Path) -> dict[str, 
     return row
 
 
-def median(values: list[float]) -> str:
-    return f"{statistics.median(values):.0f}" if values else ""
-
-
 def tables(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        "| category | cases | solved | category exact | seconds to the answer |",
-        "|---|--:|--:|--:|--:|",
-    ]
-    keys = [
-        *dict.fromkeys(
-            (r["symptom"], r["category"]) for r in sorted(rows, key=lambda r: r["symptom"])
-        )
-    ]
+    lines = ["| category | cases | solved | exact | seconds |", "|---|--:|--:|--:|--:|"]
+    kinds = {(r["symptom"], r["category"]): None for r in rows}
     groups = [
-        (f"{s}: {c}" if s != c else s, [r for r in rows if (r["symptom"], r["category"]) == (s, c)])
-        for s, c in keys
+        (f"{symptom}: {category}", [r for r in rows if r["category"] == category])
+        for symptom, category in sorted(kinds, reverse=True)
+        if symptom != "healthy"
     ]
     groups += [
-        (f"**all {s}**", [r for r in rows if r["symptom"] == s])
-        for s in ("stuck", "slow", "healthy")
+        (f"**{symptom}**", [r for r in rows if r["symptom"] == symptom])
+        for symptom in ("stuck", "slow", "healthy")
     ]
     for name, some in groups:
         if some:
-            exact = sum(bool(r.get("category_exact")) for r in some)
             times = [r.get("answer_s", r["seconds"]) for r in some if r["solved"]]
-            solved = sum(r["solved"] for r in some)
-            lines.append(f"| {name} | {len(some)} | {solved} | {exact} | {median(times)} |")
+            typical = f"{statistics.median(times):.0f}" if times else ""
+            solved, exact = (sum(bool(r.get(key)) for r in some) for key in ("solved", "exact"))
+            lines.append(f"| {name} | {len(some)} | {solved} | {exact} | {typical} |")
     lines += ["", "| case | solved | right | seconds | patch |", "|---|---|---|--:|---|"]
     for r in rows:
-        right, patch = " ".join(r.get("right", [])), r.get("mend", "")
-        lines.append(
-            f"| {r['id']} | {'yes' if r['solved'] else '**no**'} | {right} | {r['seconds']} | {patch} |"
+        cells = (
+            r["id"],
+            "yes" if r["solved"] else "**no**",
+            " ".join(r.get("right", ())),
+            str(r["seconds"]),
+            r.get("mend", ""),
         )
-    missed = [
-        f"- {r['id']} ({r['category']}): said {r.get('said')}" for r in rows if not r["solved"]
-    ]
-    return "\n".join([*lines, *(["", "Missed:", "", *missed] if missed else [])])
+        lines.append(f"| {' | '.join(cells)} |")
+    missed = [r for r in rows if not r["solved"]]
+    lines += ["", "Missed:", ""] if missed else []
+    lines += [f"- {r['id']} ({r['category']}): said {r.get('said')}" for r in missed]
+    return "\n".join(lines)
 
 
 def write_section(path: Path, text: str) -> None:
     """Puts the section "Cases" in the place of the one before it."""
     old = path.read_text() if path.exists() else "# Benchmarks\n"
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    asking = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(asking, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    facts = (
+        "`python benchmarks/cases.py --write`",
+        time.strftime("%Y-%m-%d"),
+        f"{platform.system()} {platform.machine()} with {os.cpu_count()} cores",
+        f"Python {platform.python_version()}",
+        f"commit {commit}.",
     )
-    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    intro = f"`python benchmarks/cases.py --write`, {time.strftime('%Y-%m-%d')}, {machine}, commit {commit.stdout.strip()}."
-    section = f"{HEADING}\n\n{intro}\n\n{text}\n"
+    section = f"{HEADING}\n\n{', '.join(facts)}\n\n{text}\n"
     found = re.search(rf"^{HEADING}\n.*?(?=^## |\Z)", old, re.MULTILINE | re.DOTALL)
-    new = (
-        old[: found.start()] + section + "\n" + old[found.end() :]
-        if found
-        else f"{old.rstrip()}\n\n{section}"
-    )
+    if found:
+        new = f"{old[: found.start()]}{section}\n{old[found.end() :]}"
+    else:
+        new = f"{old.rstrip()}\n\n{section}"
     path.write_text(new.rstrip() + "\n")
 
 
@@ -340,10 +239,8 @@ def main() -> None:
                 continue
             row = try_case(path, asked, Path(scratch))
             rows.append(row)
-            print(
-                f"{'solved' if row['solved'] else 'MISSED':7} {row['id']:36} {row['seconds']:6.1f} s  {row.get('said', '')}",
-                flush=True,
-            )
+            verdict = "solved" if row["solved"] else "MISSED"
+            print(f"{verdict} {row['id']:36} {row['seconds']:6.1f} s  {row['said']}", flush=True)
             if asked.rows:
                 asked.rows.write_text(json.dumps(rows, indent=1))
     print(tables(rows))

@@ -1,13 +1,16 @@
 """Start the ranks of one host: python launch.py N script [args]"""
 import os
+import socket
 import subprocess
 import sys
 
 
 def main():
     world, script = int(sys.argv[1]), sys.argv[2:]
-    shared = dict(os.environ, WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1",
-                  MASTER_PORT=os.environ.get("MASTER_PORT", "29517"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = dict(os.environ, WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     ranks = [subprocess.Popen([sys.executable, *script], env=dict(shared, RANK=str(r), LOCAL_RANK=str(r))) for r in range(world)]
     for process in ranks:
         process.wait()
