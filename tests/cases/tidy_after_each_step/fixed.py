@@ -1,11 +1,10 @@
-import gc
 import time
 
+import memory
 import torch
 import torch.distributed as dist
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-
 
 
 class Node:
@@ -28,29 +27,32 @@ def walk(nodes, start, length):
     return path
 
 
+def train_step(model, opt, nodes, g):
+    starts = torch.randint(len(nodes), (12,), generator=g).tolist()
+    paths = [walk(nodes, s, 24) for s in starts]
+    ids = torch.tensor([[p["at"] % 1000 for p in path] for path in paths])
+    loss = (model(ids).squeeze(1) - (ids[:, -1] / 500 - 1)).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    return loss.item()
+
+
 def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
     nodes = graph()
-    gc.collect()
-    gc.freeze()
     model = DDP(nn.Sequential(nn.Embedding(1000, 32), nn.Flatten(), nn.Linear(32 * 24, 64), nn.ReLU(), nn.Linear(64, 1)))
     opt = torch.optim.SGD(model.parameters(), lr=0.01)
     g = torch.Generator().manual_seed(rank)
     dist.barrier()
     t0 = time.perf_counter()
     for step in range(1, 161):
-        starts = torch.randint(len(nodes), (12,), generator=g).tolist()
-        paths = [walk(nodes, s, 24) for s in starts]
-        ids = torch.tensor([[p["at"] % 1000 for p in path] for path in paths])
-        loss = (model(ids).squeeze(1) - (ids[:, -1] / 500 - 1)).pow(2).mean()
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
+        loss = train_step(model, opt, nodes, g)
         if rank == 0 and step % 20 == 0:
             t1 = time.perf_counter()
-            print(f"step {step} loss {loss.item():.4f} {(t1 - t0) / 20 * 1e3:.1f} ms/it", flush=True)
+            print(f"step {step} loss {loss:.4f} {(t1 - t0) / 20 * 1e3:.1f} ms/it {memory.peak_mb():.0f} MB", flush=True)
             t0 = t1
 
 

@@ -1,12 +1,10 @@
-import gc
 import time
 
+import memory
 import torch
 import torch.distributed as dist
 import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-
-gc.set_threshold(60, 2, 2)
 
 
 class Node:
@@ -29,6 +27,18 @@ def walk(nodes, start, length):
     return path
 
 
+@memory.tidy
+def train_step(model, opt, nodes, g):
+    starts = torch.randint(len(nodes), (12,), generator=g).tolist()
+    paths = [walk(nodes, s, 24) for s in starts]
+    ids = torch.tensor([[p["at"] % 1000 for p in path] for path in paths])
+    loss = (model(ids).squeeze(1) - (ids[:, -1] / 500 - 1)).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    return loss.item()
+
+
 def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -40,16 +50,10 @@ def main():
     dist.barrier()
     t0 = time.perf_counter()
     for step in range(1, 161):
-        starts = torch.randint(len(nodes), (12,), generator=g).tolist()
-        paths = [walk(nodes, s, 24) for s in starts]
-        ids = torch.tensor([[p["at"] % 1000 for p in path] for path in paths])
-        loss = (model(ids).squeeze(1) - (ids[:, -1] / 500 - 1)).pow(2).mean()
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
+        loss = train_step(model, opt, nodes, g)
         if rank == 0 and step % 20 == 0:
             t1 = time.perf_counter()
-            print(f"step {step} loss {loss.item():.4f} {(t1 - t0) / 20 * 1e3:.1f} ms/it", flush=True)
+            print(f"step {step} loss {loss:.4f} {(t1 - t0) / 20 * 1e3:.1f} ms/it {memory.peak_mb():.0f} MB", flush=True)
             t0 = t1
 
 
