@@ -533,3 +533,21 @@ def test_a_held_gil_is_told_from_honest_work_by_the_kernels_state(
     if is_held:
         assert verdict.causes[0].ranks == (1,)
         assert "GIL" in verdict.causes[0].summary
+
+
+def test_an_abort_of_gloo_over_sizes_is_a_shape_mismatch() -> None:
+    line = "what():  [enforce fail at pair.cc:450] op.preamble.length <= op.nbytes. 2116 vs 4"
+    aborted = rank(1, exit=RankExit(exit_code=-6, signal="SIGABRT"), log_tail=line)
+    lost = rank(0, exit=RankExit(exit_code=1, message="Connection closed by peer [::1]:52"))
+    cause = localize([lost, aborted], symptom_hint="failed").causes[0]
+    assert (cause.category, cause.ranks) == ("collective_shape_mismatch", (1,))
+
+
+def test_a_mismatch_that_torch_detected_itself_is_taken_over() -> None:
+    def detected(other: int) -> LogEvent:
+        fields = {"rank_a": 2, "op_a": "BARRIER", "sequence_a": 9}
+        fields |= {"rank_b": other, "op_b": "ALLREDUCE", "sequence_b": 9}
+        return LogEvent(kind="collective_mismatch", text="", rank=2, fields=fields)
+
+    cause = localize([], world=4, log_events=(detected(0), detected(1))).causes[0]
+    assert (cause.category, cause.ranks) == ("rank_conditional_collective", (2,))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from eroica.localize.source import Project
 from eroica.localize.stuck_suspect import Suspect, at
 from eroica.localize.stuck_view import RankView
-from eroica.records import Action, JobEvidence, LogEvent, Place
+from eroica.records import Action, JobEvidence, LogEvent, Place, RankExit
 from eroica.units import rank_phrase
 
 _SECONDARY = re.compile(
@@ -74,6 +74,7 @@ def deaths(evidence: JobEvidence, views: Sequence[RankView]) -> list[Death]:
         if ended is None and not (told and _ended_it(told, view)):
             continue
         message = (ended.message if ended else None) or (told.text if told else "")
+        message = message or _shared_word(evidence, view, ended)
         kind = ended.error_type if ended else None
         found.append(
             Death(
@@ -87,6 +88,20 @@ def deaths(evidence: JobEvidence, views: Sequence[RankView]) -> list[Death]:
             )
         )
     return sorted(found, key=lambda d: d.weight)
+
+
+def _shared_word(evidence: JobEvidence, view: RankView, ended: RankExit | None) -> str:
+    """What lines without a rank say of an aborted process: gloo's check of sizes, a kill.
+
+    gloo aborts where NCCL would hang: operands of one collective that do not fit.
+    """
+    aborted = ended is not None and (ended.signal in ("SIGABRT", "SIGKILL"))
+    if not aborted:
+        return ""
+    texts = [e.text for e in evidence.log_events if e.rank in (None, view.rank)]
+    texts += view.evidence.log_tail.splitlines()
+    wanted = _SHAPE if ended is not None and ended.signal == "SIGABRT" else _MEMORY
+    return next((t.strip()[:300] for t in texts if wanted.search(t)), "")
 
 
 def _told(events: Sequence[LogEvent]) -> LogEvent | None:

@@ -37,6 +37,9 @@ def with_logs(evidence: JobEvidence) -> JobEvidence:
     for event in evidence.log_events:
         if event.rank is not None and event.kind in ("watchdog_timeout", "watchdog_work"):
             by_rank.setdefault(event.rank, []).append(event)
+    for event in evidence.log_events:
+        for rank, said in _detected(event):
+            by_rank.setdefault(rank, []).append(said)
     if not by_rank:
         return evidence
     known = {r.rank: r for r in evidence.ranks}
@@ -46,6 +49,20 @@ def with_logs(evidence: JobEvidence) -> JobEvidence:
             known[rank] = msgspec.structs.replace(mine, flight=_record(rank, events))
     ranks = tuple(known[r] for r in sorted(known))
     return msgspec.structs.replace(evidence, ranks=ranks)
+
+
+def _detected(event: LogEvent) -> list[tuple[int, LogEvent]]:
+    """Torch's own check (TORCH_DISTRIBUTED_DEBUG=DETAIL) names two ranks and their operations."""
+    found: list[tuple[int, LogEvent]] = []
+    if event.kind != "collective_mismatch":
+        return found
+    for side in "ab":
+        rank, op = _number(event.fields, f"rank_{side}"), event.fields.get(f"op_{side}")
+        if rank is not None and op:
+            sequence = _number(event.fields, f"sequence_{side}") or 0
+            fields = {"sequence": sequence, "op": op}
+            found.append((rank, LogEvent(kind="watchdog_timeout", text="", fields=fields)))
+    return found
 
 
 def _record(rank: int, events: Sequence[LogEvent]) -> FlightRecord:
