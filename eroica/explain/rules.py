@@ -107,7 +107,7 @@ def _verdict(cause: Cause) -> Verdict:
 def _claims(
     cause: Cause, known: Knowledge, facts: dict[str, str], findings: dict[str, Finding]
 ) -> tuple[Claim, ...]:
-    places = tuple(filter(None, (citation(place) for place in cause.functions[:2])))
+    places = tuple(dict.fromkeys(filter(None, map(citation, cause.functions[:2]))))
     own = tuple(key for key in cause.findings if key in findings)
     how = _fill(known.mechanism, facts) + _HEDGE[_verdict(cause)]
     claims = [Claim(text=how, citations=places + own)]

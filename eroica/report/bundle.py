@@ -137,7 +137,6 @@ def _keyed(one: RankPatterns, key: bytes) -> RankPatterns:
             function,
             id=digest(function.id),
             group=digest(function.group) if function.group else None,
-            stack=tuple(Place(name=p.name, file=p.file) for p in function.stack),
         )
         for function in one.functions
     )
