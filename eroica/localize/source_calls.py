@@ -28,7 +28,6 @@ STATE_COLLECTIVES = frozenset(
         "consolidate_state_dict",
         "full_optim_state_dict",
         "optim_state_dict",
-        "save_checkpoint_fsdp",
     }
     | {"_optim_state_dict", "rank0_full_state_dict", "save_16bit_model", "redistribute"}
     | {"_zero3_consolidated_16bit_state_dict", "consolidated_16bit_state_dict", "full_state_dict"}
