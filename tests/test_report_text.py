@@ -142,6 +142,23 @@ def test_hostile_names_stay_text(saved_incident, hostile):
     raw |= {"headline": hostile, "not_seen": [hostile], "source": hostile}
     raw["job"] |= {"hosts": {hostile: [0]}, "command": [hostile]}
     folder.write_incident(msgspec.convert(raw, type(incident)))
+    claim = Claim(text=hostile, citations=(hostile,), is_resolved=False)
+    told = Diagnosis(
+        cause="C1",
+        verdict="supported",
+        summary=hostile,
+        claims=(claim,),
+        next_steps=(hostile,),
+        disproved_by=(hostile,),
+        source=hostile,
+        notes=(hostile,),
+    )
+    folder.write_diagnoses([told])
+    patches = [
+        msgspec.structs.replace(patch, title=hostile, why=hostile, behaviour=hostile)
+        for patch in folder.read_patches()
+    ]
+    folder.write_patches(patches)
     text = html.render(folder)
     page = Page(text)
     assert set(page.tags) <= OUR_TAGS
