@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from eroica.errors import InputError
-from eroica.read import kineto
+from eroica.read import kineto_head
 from eroica.read.inputs import TraceInput
 from eroica.read.source import warning_of
 from eroica.records import Warning
@@ -12,7 +12,7 @@ from eroica.records import Warning
 def trace_head(path: Path, rank: int | None, warnings: list[Warning]) -> TraceInput | None:
     """Look into a trace's head; what it says of its rank counts before its name."""
     try:
-        head = kineto.sniff(path)
+        head = kineto_head.sniff(path)
     except InputError as error:
         warnings.append(warning_of(error, path))
         return None
