@@ -118,3 +118,7 @@ def test_a_rank_that_waits_for_a_core_is_not_stuck():
 
 def test_the_pause_of_our_own_window_is_not_a_stuck_job():
     assert progress_between(look(0), look(1, is_profiled=True)) is Progress.WEAK
+
+
+def test_a_rank_on_its_way_out_is_given_time_to_end():
+    assert progress_between(look(0), look(1, is_leaving=True)) is Progress.WEAK

@@ -244,6 +244,7 @@ class WatchedJob:
             io_bytes=sum(proc.io_bytes(p) for p in [pid, *children]),
             retired=self._retired(rank) if is_retired_wanted else 0,
             places=places,
+            is_leaving=rank.ring is not None and rank.ring.is_exiting,
             is_profiled=rank.ring is not None and bool(rank.ring.count(layout.W_WINDOW)),
             is_stopped=own is not None and own.state in "Tt",
         )

@@ -44,6 +44,8 @@ class Activity:
     """User functions on the training thread's stack; empty where it was not taken."""
     is_alive: bool = True
     is_stopped: bool = False
+    is_leaving: bool = False
+    """Its exit handlers run: no step will come, and its end may take some seconds."""
     is_profiled: bool = False
     """A window of ours is open or being closed: what looks like a stop may be its pause."""
 
@@ -62,7 +64,8 @@ def progress_between(before: Activity, after: Activity) -> Progress:
         return Progress.STRONG
     # On an overloaded host a working rank gets little CPU: then it waits for a core.
     starved = total + (after.waiting_ns - before.waiting_ns) / NS_PER_S / seconds >= _STARVED
-    busy = retired or training >= _QUIET_CPU or total >= _BUSY_CPU or starved or after.is_profiled
+    busy = retired or training >= _QUIET_CPU or total >= _BUSY_CPU or starved
+    busy = busy or after.is_profiled or after.is_leaving
     io = (after.io_bytes - before.io_bytes) / seconds > _QUIET_IO_BYTES_PER_S
     return Progress.WEAK if busy or io else Progress.NONE
 

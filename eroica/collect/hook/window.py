@@ -68,6 +68,10 @@ class Windows:
             closed, self._closed = self._closed, None
             if closed is None:
                 return self.result
+            if self._user_live:
+                # Kineto is not asked to write beside a profiler that is at work.
+                self.result["state"] = "dropped: a profiler of the job's own is at work"
+                return self.result
             start = time.monotonic_ns()
             path = self.result["path"]
             closed.kineto_results.save(path)
