@@ -115,10 +115,9 @@ def files(folder, ranks):
     total, cpu = time.perf_counter() - start, time.process_time() - before
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     causes = ", ".join(f"{c.category} {c.ranks}" for c in verdict.causes)
-    print(
-        "| ranks | read, s | read and localize, s | peak RSS, MB | found |\n|---|---|---|---|---|"
-    )
-    print(f"| {ranks:,} | {read:.1f} | {total:.1f} | {rss:.0f} | {causes} |")
+    print("| ranks | read, s | in all, s | CPU, s | peak RSS, MB | found |")
+    print("|---|---|---|---|---|---|")
+    print(f"| {ranks:,} | {read:.1f} | {total:.1f} | {cpu:.1f} | {rss:.0f} | {causes} |")
 
 
 SEVERITIES = {

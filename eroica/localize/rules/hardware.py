@@ -229,7 +229,7 @@ def _is_noise(work_R: Float64, found: Slowest) -> bool:
     middle = float(np.median(rest))
     spread = 1.4826 * float(np.median(np.abs(rest - middle)))
     beyond = float(work_R[list(found.positions)].min()) - middle
-    return bool(beyond < (4.0 + np.sqrt(2 * np.log(max(len(work_R), 2)))) * spread)
+    return bool(beyond < (3.0 + np.sqrt(2 * np.log(max(len(work_R), 2)))) * spread)
 
 
 def _slow_draft(fleet: Fleet, positions: Int64, found: Slowest) -> Draft:
