@@ -17,7 +17,8 @@ import re
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
-from eroica.fix.edits import Edits, is_used
+from eroica.fix.edits import Edits
+from eroica.fix.imports import is_used
 from eroica.fix.tree import Source, argument, called, code, dotted, find, single, walk
 
 CODE = "DBG001"

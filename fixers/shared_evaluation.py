@@ -14,7 +14,7 @@ The data set cannot be divided, or the metric is no ratio of sums.
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
-from eroica.fix.edits import Edits, with_argument
+from eroica.fix.edits import Edits
 from eroica.fix.facts import conjuncts, definitions, ranked
 from eroica.fix.moves import call_sites, regroup
 from eroica.fix.tree import Function, Source, argument, code, dotted, find, names
@@ -160,19 +160,8 @@ counts = {torch}.tensor([float({first}), float({second})], dtype={torch}.float64
 {first}, {second} = counts.tolist()
 """,
     )
-    data = code(made.args[0].value)
-    edit = edits[where.path]
-    if dotted(made.args[0].value):
-        edit.set_argument(made, "sampler", f"DistributedSampler({data}, shuffle=False)")
-    else:
-        statement = where.statement_of(made)
-        if statement is None:
-            return None
-        name = "evaluated" if "evaluated" not in names(where.module) else "evaluated_set"
-        edit.before(statement, f"{name} = {data}")
-        edit.replace_text(made.args[0].value, name)
-        edit.replace(made, lambda node, of=name: _with_sampler(node, of))
-    edit.add_import("from torch.utils.data import DistributedSampler")
+    if not _divide(edits[where.path], made):
+        return None
     name = function.name.value
     if not regroup(
         edits[home.path],
@@ -194,13 +183,6 @@ counts = {torch}.tensor([float({first}), float({second})], dtype={torch}.float64
     )
 
 
-def _with_sampler(node: cst.CSTNode, name: str) -> cst.CSTNode:
-    assert isinstance(node, cst.Call)
-    return with_argument(
-        node, "sampler", cst.parse_expression(f"DistributedSampler({name}, shuffle=False)")
-    )
-
-
 def _loader(
     context: Context, home: Source, function: Function, call: cst.Call
 ) -> tuple[Source, cst.Call] | None:
@@ -219,3 +201,20 @@ def _loader(
                 ):
                     return home, value
     return None
+
+
+def _divide(edit: Edits, made: cst.Call) -> bool:
+    """Give the loader a sampler over its own data set."""
+    edit.add_import("from torch.utils.data import DistributedSampler")
+    data = made.args[0].value
+    if dotted(data):
+        edit.set_argument(made, "sampler", f"DistributedSampler({code(data)}, shuffle=False)")
+        return True
+    statement = edit.source.statement_of(made)
+    if statement is None:
+        return False
+    name = "evaluated" if "evaluated" not in names(edit.source.module) else "evaluated_set"
+    edit.before(statement, f"{name} = {code(data)}")
+    edit.replace_text(data, name)
+    edit.set_argument(made, "sampler", f"DistributedSampler({name}, shuffle=False)")
+    return True

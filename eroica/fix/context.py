@@ -1,6 +1,6 @@
 """What a fixer is given and what it gives back."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
@@ -9,7 +9,7 @@ import libcst as cst
 
 from eroica.fix.edits import Edits
 from eroica.fix.facts import calls_here, definitions
-from eroica.fix.tree import Function, Loop, Source, Statement, body_of, find
+from eroica.fix.tree import Function, Loop, Source, Statement, find
 from eroica.records import Cause, Label, Setting
 
 Match = TypeVar("Match", bound=cst.CSTNode)
@@ -117,15 +117,6 @@ class Context:
         function = source.function_of(node)
         return any(s.source is source and s.function is function for s in self.spots)
 
-    def nearest(self, found: Iterable[tuple[Source, Match]]) -> tuple[Source, Match] | None:
-        """Return the match a spot lies on, else in a named function, else the only one."""
-        items = list(found)
-        for test in (lambda s, n: self.is_near(s, n, 1), self.is_near, self.is_named):
-            near = [item for item in items if test(*item)]
-            if near:
-                return near[0]
-        return items[0] if len(items) == 1 else None
-
     @cached_property
     def reached(self) -> tuple[tuple[Source, Function], ...]:
         """The project's functions that the named functions call, and those that call them."""
@@ -173,9 +164,6 @@ class Context:
         loops: list[tuple[Source, Loop]] = [*self.every(cst.For, least)]
         loops += self.every(cst.While, least)
         return sorted(loops, key=lambda item: -self.closeness(*item))
-
-    def bodies(self) -> list[tuple[Spot, Sequence[cst.BaseStatement]]]:
-        return [(spot, body_of(spot.function) if spot.function else ()) for spot in self.scopes]
 
     def result(
         self,

@@ -287,17 +287,6 @@ def wrapped_models(source: Source) -> dict[str, cst.Call]:
     }
 
 
-def interval_of(source: Source, loop: Loop) -> tuple[str, cst.If] | None:
-    """Return the ``step % N == 0`` a training loop already reports by, and where it stands."""
-    best: tuple[str, cst.If] | None = None
-    for node in walk(loop.body):
-        if isinstance(node, cst.If):
-            for part in conjuncts(node.test):
-                if is_interval(part) and best is None:
-                    best = (code(part), node)
-    return best
-
-
 def is_interval(part: cst.BaseExpression) -> bool:
     """True for ``x % n == y``."""
     return (
