@@ -58,6 +58,10 @@ def from_paths(
     patterns, warnings = _summarize(inputs, engine, progress)
     if source_root is not None:
         evidence = msgspec.structs.replace(evidence, source_root=str(source_root.resolve()))
+    if evidence.source_root is None:
+        folders = [path for path in paths if path.is_dir()]
+        root = guess_source_root(evidence, folders)
+        evidence = msgspec.structs.replace(evidence, source_root=root)
     source = " ".join(str(path) for path in paths)
     found = Gathered(evidence, patterns, source, warnings)
     if not patterns and not has_stack_evidence(evidence) and not evidence.log_events:
@@ -110,8 +114,11 @@ def source_root_of(command: Sequence[str], folder: Path | None = None) -> Path:
     return here
 
 
-def guess_source_root(evidence: JobEvidence) -> str | None:
-    """The folder of the script that most ranks run, where it is on this machine too."""
+def guess_source_root(evidence: JobEvidence, folders: Sequence[Path] = ()) -> str | None:
+    """The folder of the script that most ranks run, where it is on this machine too.
+
+    ``folders`` that hold a script of that name stand in for one that lies elsewhere.
+    """
     scripts: Counter[str] = Counter()
     for one in evidence.ranks:
         for thread in (thread for stacks in one.stacks for thread in stacks.threads):
@@ -121,6 +128,9 @@ def guess_source_root(evidence: JobEvidence) -> str | None:
         path = Path(script)
         if path.is_absolute() and path.is_file() and "site-packages" not in path.parts:
             return str(path.parent)
+        for folder in folders:
+            if path.name and (folder / path.name).is_file():
+                return str(folder.resolve())
     return None
 
 

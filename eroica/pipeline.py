@@ -118,13 +118,24 @@ def _relative(cause: Cause, source_root: str | None) -> Cause:
     """Name files of the project by their path in it, as people and patches do."""
     if source_root is None:
         return cause
-    places = []
-    for place in cause.functions:
-        file = place.file
-        if file is not None and Path(file).is_relative_to(source_root):
-            file = Path(file).relative_to(source_root).as_posix()
-        places.append(msgspec.structs.replace(place, file=file))
+    root = Path(source_root)
+    places = [
+        msgspec.structs.replace(place, file=_in_project(place.file, root))
+        for place in cause.functions
+    ]
     return msgspec.structs.replace(cause, functions=tuple(places))
+
+
+def _in_project(file: str | None, root: Path) -> str | None:
+    """The path below the root; a file of another machine by its name, if the root has it."""
+    if file is None:
+        return None
+    path = Path(file)
+    if path.is_relative_to(root):
+        return path.relative_to(root).as_posix()
+    if path.is_absolute() and not path.exists() and (root / path.name).is_file():
+        return path.name
+    return file
 
 
 def _write_inputs(folder: IncidentFolder, gathered: Gathered) -> None:
