@@ -40,7 +40,7 @@ def explain_with_model(
         return
     progress(f"asking {chosen.name} to explain")
     show = None if quiet or not sys.stderr.isatty() else _to_stderr
-    asked = ask(folder, chosen, "explain", share=_share(share), on_token=show, may_send=may_send)
+    asked = ask(folder, chosen, "explain", share=share_of(share), on_token=show, may_send=may_send)
     _tell(asked)
     rules = folder.read_diagnoses()
     if not asked.is_answered:
@@ -80,7 +80,13 @@ def patches_from_model(
         if not asked.is_answered:
             break
         made = from_answer(
-            asked.text, incident, root, source=f"model {chosen.name}", patch_id=patch_id
+            asked.text,
+            incident,
+            root,
+            source=f"model {chosen.name}",
+            patch_id=patch_id,
+            why=asked.why,
+            behaviour=asked.behavior,
         )
         if not isinstance(made, Refusal):
             _tell(asked)
@@ -91,6 +97,13 @@ def patches_from_model(
             asked = repair(folder, chosen, asked, [*made.reasons, *made.nearest])
     _tell(asked)
     return []
+
+
+def print_prompt(folder: IncidentFolder, share: str, purpose: str = "explain") -> None:
+    """Print to the byte what a model would be sent, and send nothing."""
+    from eroica.explain.prompts import prompt_for
+
+    output.print_bytes(prompt_for(folder, purpose, share=share_of(share)).encode())
 
 
 def may_send(endpoint: str) -> bool:
@@ -119,7 +132,7 @@ def _to_stderr(text: str) -> None:
     sys.stderr.flush()
 
 
-def _share(name: str) -> "Share":
+def share_of(name: str) -> "Share":
     from typing import cast, get_args
 
     from eroica.errors import InputError

@@ -29,14 +29,29 @@ def register(app: typer.Typer) -> None:
 def prompt(
     reference: IncidentArgument = None,
     purpose: Annotated[str, typer.Option("--for", help="explain or patch.")] = "patch",
+    cause: Annotated[str | None, typer.Option(help="Which cause; the first.")] = None,
+    share: Annotated[
+        str, typer.Option(help="What is in it: none, names, functions or files.")
+    ] = "functions",
+    source: Annotated[Path | None, typer.Option(help="The job's source folder.")] = None,
 ) -> int:
     """Print the evidence of an incident as text to paste into a coding assistant.
 
+    It is exactly what a model would be sent: names replaced, secrets removed.
+
     Example: eroica prompt --for patch | pbcopy
     """
+    from eroica.commands.asking import share_of
     from eroica.explain.prompts import prompt_for
 
-    output.print_bytes(prompt_for(incidents.find(reference), purpose).encode())
+    text = prompt_for(
+        incidents.find(reference),
+        purpose,
+        cause=cause,
+        share=share_of(share),
+        source_root=str(source) if source else None,
+    )
+    output.print_bytes(text.encode())
     return 0
 
 

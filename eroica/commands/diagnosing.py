@@ -28,6 +28,9 @@ def diagnose(
     share: Annotated[
         str, typer.Option(help="What a model may see: none, names, functions or files.")
     ] = "functions",
+    show_prompt: Annotated[
+        bool, typer.Option("--show-prompt", help="Print what a model would be sent; send nothing.")
+    ] = False,
     baseline: Annotated[
         list[Path] | None, typer.Option(help="The same job when it was healthy.")
     ] = None,
@@ -55,10 +58,15 @@ def diagnose(
                 source_root=source,
                 progress=show,
             )
-        if explain or model:
+        if (explain or model) and not show_prompt:
             from eroica.commands.asking import explain_with_model
 
             explain_with_model(folder, model, share=share, progress=show, quiet=as_json)
+    if show_prompt:
+        from eroica.commands.asking import print_prompt
+
+        print_prompt(folder, share)
+        return 0
     if perfetto is not None:
         from eroica.report.perfetto import write_perfetto
 
