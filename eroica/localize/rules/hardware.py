@@ -35,6 +35,7 @@ MAX_LINKS = 0.02  # of all ranks, one host at least
 MIN_RANKS = 8
 DATA_SHARE = 0.22
 COSTLY = 0.05
+FEW_PEERS = 32
 PAUSE_EVERY = 10.0  # steps between two pauses of a rank, where counts are not known
 
 
@@ -228,6 +229,8 @@ def _is_noise(work_R: Float64, found: Slowest) -> bool:
     rest = np.delete(work_R, list(found.positions))
     middle = float(np.median(rest))
     spread = 1.4826 * float(np.median(np.abs(rest - middle)))
+    if len(work_R) < FEW_PEERS:  # so few rarely show how far they scatter
+        spread *= 1 + 4 / len(work_R)
     beyond = float(work_R[list(found.positions)].min()) - middle
     return bool(beyond < (3.0 + np.sqrt(2 * np.log(max(len(work_R), 2)))) * spread)
 
