@@ -1,5 +1,6 @@
 """Every fixer against its own examples, and the registry."""
 
+import importlib
 import re
 from types import SimpleNamespace
 
@@ -87,3 +88,26 @@ def test_a_fixer_is_found_in_any_case_and_an_unknown_one_named():
     assert title(FIXERS["COL001"]) == "Move a collective out of a condition on the rank"
     with pytest.raises(EroicaError, match="there are: "):
         find_fixer("XYZ999")
+
+
+def test_an_entry_point_adds_a_fixer_and_a_broken_one_is_passed_over(monkeypatch, caplog):
+    mine = SimpleNamespace(
+        CODE="ZZZ001", ANSWERS={"gc_pause"}, LABEL="safe", FIXES=[1], KEEPS=[], fix=print
+    )
+    mine.__doc__ = "ZZZ001 Mine."
+
+    def broken():
+        raise ImportError("no such module")
+
+    entries = [
+        SimpleNamespace(value="good", load=lambda: mine),
+        SimpleNamespace(value="bad", load=broken),
+    ]
+    registry = importlib.import_module("eroica.fix.registry")
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+    registry.load_fixers.cache_clear()
+    try:
+        assert set(registry.load_fixers()) == {*FIXERS, "ZZZ001"}
+        assert "bad cannot be loaded: no such module" in caplog.text
+    finally:
+        registry.load_fixers.cache_clear()

@@ -17,6 +17,13 @@ Made from the fixers themselves by `python -m eroica.fix.docs`; a test keeps it 
 example is run by the tests. `safe` keeps the program's meaning, `review` may change its behavior:
 read the line that says how.
 
+A fixer of your own is a module with the same parts as those in `fixers/`: a docstring that begins
+with its code and has the three headings, `CODE`, `ANSWERS` (categories), `LABEL`, `FIXES` and
+`KEEPS` (examples), and `fix(context)`, which returns `context.result(...)` or None. Offer it from your package:
+
+    [project.entry-points."eroica.fixers"]
+    mine = "my_package.my_fixer"
+
 | code | what | label | causes |
 |---|---|---|---|
 """
