@@ -19,7 +19,8 @@ read the line that says how.
 
 A fixer of your own is a module with the same parts as those in `fixers/`: a docstring that begins
 with its code and has the three headings, `CODE`, `ANSWERS` (categories), `LABEL`, `FIXES` and
-`KEEPS` (examples), and `fix(context)`, which returns `context.result(...)` or None. Offer it from your package:
+`KEEPS` (examples), and `fix(context)`, which returns `context.result(...)` or None. Offer it from
+your package:
 
     [project.entry-points."eroica.fixers"]
     mine = "my_package.my_fixer"
