@@ -36,6 +36,7 @@ MIN_RANKS = 8
 DATA_SHARE = 0.22
 COSTLY = 0.05
 FEW_PEERS = 32
+FEW_PEERS_SHARE = 0.08
 PAUSE_EVERY = 10.0  # steps between two pauses of a rank, where counts are not known
 
 
@@ -206,6 +207,8 @@ def slow_ranks(fleet: Fleet) -> list[Draft]:
             continue
         positions = members[list(found.positions)]
         if len(positions) > max(8, 0.1 * len(members)):
+            continue
+        if len(members) < FEW_PEERS and found.share < FEW_PEERS_SHARE:
             continue
         if _is_noise(work_R[members], found) and not _is_unlike(fleet, positions):
             continue
