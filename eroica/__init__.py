@@ -13,12 +13,12 @@ __all__ = ["__version__", "step"]
 
 def step() -> None:
     """Mark the end of a training step, for loops with neither a DataLoader nor an optimizer."""
-    from eroica.collect import hook
+    import eroica.collect.hook as hook
 
     hook.step()
 
 
 if os.environ.get("RANK") is not None and os.environ.get("EROICA") != "0":
-    from eroica.collect import hook as _hook
+    import eroica.collect.hook as _hook
 
     _hook.attach()
