@@ -17,7 +17,7 @@ from eroica import incident as incidents
 from eroica.config import Parameters, load
 from eroica.gathering import Gathered, Progress, silent
 from eroica.incident import IncidentFolder
-from eroica.records import Cause, Incident, Job, StepMs, Verdict, Warning
+from eroica.records import Cause, Incident, Job, JobEvidence, StepMs, Verdict, Warning
 
 if TYPE_CHECKING:
     from eroica.columns import RankPatterns
@@ -32,11 +32,28 @@ def diagnose_paths(
     progress: Progress = silent,
 ) -> IncidentFolder:
     """Diagnose trace folders, dumps, stacks, logs, pattern tables or a saved incident."""
+    if len(paths) == 1 and paths[0].suffix == ".parquet" and not baseline:
+        from eroica.localize.table_file import is_table_file
+
+        if is_table_file(paths[0]):
+            return _diagnose_table(paths[0], progress)
     gathered = gathering.from_paths(
         paths, engine=engine, source_root=source_root, progress=progress
     )
     past = gathering.from_paths(baseline, engine=engine, progress=progress) if baseline else None
     return conclude(gathered, baseline=past.patterns if past else None, progress=progress)
+
+
+def _diagnose_table(path: Path, progress: Progress) -> IncidentFolder:
+    """Localize a dense table of very many ranks, streamed from the disk."""
+    from eroica.localize.fleet import localize_table
+    from eroica.localize.table_file import open_table
+
+    progress(f"streaming {path}")
+    verdict = localize_table(path, parameters=load())
+    world_size = len(open_table(path).ranks_R)
+    gathered = Gathered(JobEvidence(ranks=(), world_size=world_size), source=str(path))
+    return _write(gathered, verdict, None)
 
 
 def conclude(
@@ -47,14 +64,18 @@ def conclude(
     progress: Progress = silent,
 ) -> IncidentFolder:
     """Localize, explain by rule and write the incident folder."""
-    from eroica.explain import explain
-
     progress("comparing ranks")
     if gathered.evidence.source_root is None:
         root_found = gathering.guess_source_root(gathered.evidence)
         gathered.evidence = msgspec.structs.replace(gathered.evidence, source_root=root_found)
     parameters = load()
     verdict = localize(gathered, baseline, parameters)
+    return _write(gathered, verdict, root)
+
+
+def _write(gathered: Gathered, verdict: Verdict, root: Path | None) -> IncidentFolder:
+    from eroica.explain import explain
+
     category = verdict.causes[0].category if verdict.causes else verdict.symptom
     folder = incidents.create(category, root)
     incident = build_incident(folder.id, gathered, verdict)

@@ -67,7 +67,12 @@ def _links(patterns: Sequence[RankPatterns], parameters: Parameters) -> list[Dra
 
 
 def _saw_enough(view: JobView) -> bool:
-    return bool(view.rows or view.steps or view.flights)
+    """Nobody can call a job healthy of which most ranks were not seen."""
+    return bool(view.rows or view.steps or view.flights) and not _mostly_missing(view)
+
+
+def _mostly_missing(view: JobView) -> bool:
+    return view.num_ranks * 2 < view.world_size
 
 
 def _arrival_facts(view: JobView, drafts: Sequence[Draft]) -> list[Finding]:
@@ -83,7 +88,7 @@ def _arrival_facts(view: JobView, drafts: Sequence[Draft]) -> list[Finding]:
 def _headline(view: JobView, causes: Sequence[Cause], symptom: str) -> str:
     if causes:
         return causes[0].summary
-    if symptom == "unknown":
+    if symptom == "unknown" and not _mostly_missing(view):
         return "nothing was collected that could tell"
     known = f"{view.num_ranks} rank{'s' if view.num_ranks != 1 else ''}"
     pace = ""
@@ -91,6 +96,8 @@ def _headline(view: JobView, causes: Sequence[Cause], symptom: str) -> str:
         pace = f", step {units.duration(view.step_ns)}"
         spread = _spread(view)
         pace += f" ± {units.duration(spread)}" if spread else ""
+    if symptom == "unknown":
+        return f"{known} of {view.world_size} seen{pace}: no fault in what is here"
     return f"{known}{pace}, no function off its peers or its past"
 
 
