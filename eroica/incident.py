@@ -7,10 +7,12 @@
 """
 
 import json
+import logging
 import os
 import re
-import tempfile
+import secrets
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +23,12 @@ from eroica.errors import InputError
 from eroica.records import Decision, Diagnosis, Incident, JobEvidence, Patch
 
 T = TypeVar("T")
+PRIVATE = 0o600
+"""Evidence holds command lines, paths and log lines of a job: for its owner only."""
+_PATCH_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _ENCODER = msgspec.json.Encoder(order="deterministic")
+logger = logging.getLogger(__name__)
 
 
 def encode(record: object) -> bytes:
@@ -29,8 +36,21 @@ def encode(record: object) -> bytes:
     plain = msgspec.to_builtins(record)
     if isinstance(plain, dict) and "schema" in plain:
         plain = {"schema": plain["schema"], **plain}
-    text = json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8", "surrogatepass") + b"\n"
+    return _utf8(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False)) + b"\n"
+
+
+def _compact(record: object) -> bytes:
+    """A record as JSON on one line, keys in order."""
+    try:
+        return _ENCODER.encode(record)
+    except UnicodeEncodeError:  # a path that is no UTF-8; msgspec takes no lone surrogates
+        plain = msgspec.to_builtins(record, order="deterministic")
+        return _utf8(json.dumps(plain, ensure_ascii=False, separators=(",", ":")))
+
+
+def _utf8(text: str) -> bytes:
+    """Encode JSON text. A byte of a path that is no UTF-8 stays readable: as the text \\udcff."""
+    return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode()
 
 
 def now() -> str:
@@ -45,18 +65,39 @@ def new_id(slug: str, when: float | None = None) -> str:
     return f"{stamp}-{clean or 'incident'}"
 
 
-def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a file so that readers see all of it or nothing; OSError goes to the caller."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+def write_atomic(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Write a file so that readers see all of it or nothing; OSError goes to the caller.
+
+    Without ``mode`` a file keeps the one it has. A new one is for its owner only inside an
+    incident folder, elsewhere as the umask says. A link of the user's is written through.
+    """
+    is_private = _is_in_incident(path)
+    target = path if is_private else path.resolve()
+    if mode is None:
+        with suppress(FileNotFoundError):
+            mode = target.stat().st_mode & 0o7777
+    if mode is None and is_private:
+        mode = PRIVATE
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}")
+    created = 0o666 if mode is None else PRIVATE
+    handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, created)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
-        Path(name).chmod(mode)
-        Path(name).replace(path)
+        if mode is not None:
+            scratch.chmod(mode)
+        scratch.replace(target)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        scratch.unlink(missing_ok=True)
         raise
+
+
+def _is_in_incident(path: Path) -> bool:
+    parents = path.absolute().parents
+    return any(is_incident(parent) for parent in parents[:3]) or any(
+        parent.parent == store().absolute() for parent in parents[:3]
+    )
 
 
 def store() -> Path:
@@ -96,11 +137,17 @@ class IncidentFolder:
         return self.path / "evidence" / f"rank-{rank:05d}"
 
     def patch_path(self, patch_id: str) -> Path:
+        """Where a patch's diff lies; InputError for an id that could name another folder."""
+        if not _PATCH_ID.fullmatch(patch_id):
+            raise InputError(
+                f"{self.path / 'patches.json'} cannot be used",
+                f"{patch_id!r} is no patch id: letters, digits, - and _",
+            )
         return self.path / "patches" / f"{patch_id}.diff"
 
     # records
     def write_incident(self, incident: Incident) -> None:
-        write_atomic(self.path / "incident.json", encode(incident))
+        self._write("incident.json", encode(incident))
 
     def read_incident(self) -> Incident:
         return self._read("incident.json", Incident)
@@ -109,7 +156,7 @@ class IncidentFolder:
         return (self.path / "incident.json").read_bytes()
 
     def write_evidence(self, evidence: JobEvidence) -> None:
-        write_atomic(self.path / "evidence.json", _ENCODER.encode(evidence))
+        self._write("evidence.json", _compact(evidence))
 
     def read_evidence(self) -> JobEvidence | None:
         if not (self.path / "evidence.json").exists():
@@ -117,7 +164,7 @@ class IncidentFolder:
         return self._read("evidence.json", JobEvidence)
 
     def write_diagnoses(self, diagnoses: list[Diagnosis]) -> None:
-        write_atomic(self.path / "diagnosis.json", encode(diagnoses))
+        self._write("diagnosis.json", encode(diagnoses))
 
     def read_diagnoses(self) -> list[Diagnosis]:
         if not (self.path / "diagnosis.json").exists():
@@ -125,26 +172,52 @@ class IncidentFolder:
         return self._read("diagnosis.json", list[Diagnosis])
 
     def write_patches(self, patches: list[Patch]) -> None:
-        write_atomic(self.path / "patches.json", encode(patches))
-        for patch in patches:
-            write_atomic(self.patch_path(patch.id), patch.diff.encode())
+        """Replace patches.json and write a diff for each."""
+        paths = [self.patch_path(patch.id) for patch in patches]
+        self._write("patches.json", encode(patches))
+        for path, patch in zip(paths, patches, strict=True):
+            write_atomic(path, _utf8(patch.diff), PRIVATE)
 
     def read_patches(self) -> list[Patch]:
         if not (self.path / "patches.json").exists():
             return []
-        return self._read("patches.json", list[Patch])
+        patches = self._read("patches.json", list[Patch])
+        for patch in patches:
+            self.patch_path(patch.id)
+        return patches
+
+    def free_patch_id(self, letter: str) -> str:
+        """An id that no patch here has, e.g. ``P3``: applied ones are found by their id."""
+        taken = {patch.id for patch in self.read_patches()}
+        number = len(taken) + 1
+        while f"{letter}{number}" in taken:
+            number += 1
+        return f"{letter}{number}"
 
     def append_decision(self, decision: Decision) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "decisions.jsonl").open("ab") as stream:
-            stream.write(_ENCODER.encode(decision) + b"\n")
+        path = self.path / "decisions.jsonl"
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE)
+        with os.fdopen(handle, "r+b") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            is_torn = size > 0 and os.pread(stream.fileno(), 1, size - 1) != b"\n"
+            stream.write((b"\n" if is_torn else b"") + _compact(decision) + b"\n")
 
     def read_decisions(self) -> list[Decision]:
+        """The journal; a line that was cut off (full disk, power) is skipped and logged."""
         path = self.path / "decisions.jsonl"
         if not path.exists():
             return []
-        lines = [line for line in path.read_bytes().splitlines() if line.strip()]
-        return [msgspec.json.decode(line, type=Decision) for line in lines]
+        found = []
+        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+            try:
+                found += [msgspec.json.decode(line, type=Decision)] if line.strip() else []
+            except msgspec.DecodeError as error:
+                logger.warning("%s: line %d is skipped: %s", path, number, error)
+        return found
+
+    def _write(self, name: str, data: bytes) -> None:
+        write_atomic(self.path / name, data, PRIVATE)
 
     def _read(self, name: str, kind: type[T]) -> T:
         path = self.path / name
@@ -154,7 +227,7 @@ class IncidentFolder:
             raise InputError(
                 f"{self.path} is not an incident", f"it has no {name}", "eroica list"
             ) from None
-        except msgspec.DecodeError as error:
+        except (OSError, msgspec.DecodeError) as error:
             raise InputError(f"{path} cannot be read", str(error)) from error
 
 
@@ -165,8 +238,11 @@ def create(slug: str, root: Path | None = None) -> IncidentFolder:
     for number in range(1, 1000):
         path = base / (name if number == 1 else f"{name}-{number}")
         try:
-            path.mkdir(parents=True)
+            base.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700)
         except FileExistsError:
+            if not base.is_dir():
+                raise InputError(f"{base} is not a folder") from None
             continue
         except OSError as error:
             raise InputError(
@@ -179,7 +255,10 @@ def create(slug: str, root: Path | None = None) -> IncidentFolder:
 
 
 def is_incident(path: Path) -> bool:
-    return (path / "incident.json").is_file()
+    try:
+        return (path / "incident.json").is_file()
+    except OSError:  # e.g. a name that is too long: what was typed is no path
+        return False
 
 
 def find(reference: str | None, root: Path | None = None) -> IncidentFolder:

@@ -556,3 +556,5 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     by: str = ""
     root: str = ""
     """The source folder it was applied to."""
+    before: dict[str, str] = {}
+    """Of an application: each file's text before it, so that undo needs nothing else."""

@@ -53,6 +53,21 @@ def test_a_patch_is_applied_recorded_and_taken_back(root, folder):
         undo(folder)
 
 
+def test_undo_needs_no_patches_json(root, folder):
+    apply([patch(file_edit("a.py", A, "a = 2\n"))], root, folder)
+    folder.write_patches([])
+    assert undo(folder) == ["a.py"]
+    assert (root / "a.py").read_text() == A
+
+
+def test_what_is_applied_together_carries_one_time_even_across_a_second(root, folder, monkeypatch):
+    ticks = iter(f"2026-11-29T03:12:{n:02}Z" for n in range(60))
+    monkeypatch.setattr("eroica.fix.apply.now", lambda: next(ticks))
+    one, two = file_edit("a.py", A, "a = 2\n"), file_edit("b.py", B, "x = 5\n")
+    apply([patch(one), patch(two, patch_id="P2")], root, folder)
+    assert sorted(undo(folder)) == ["a.py", "b.py"]
+
+
 def test_two_patches_of_one_file_are_merged_and_undone_together(root, folder):
     one = patch(file_edit("a.py", A, "a = 9\nb = 2\nc = 3\n"))
     two = patch(file_edit("a.py", A, "a = 1\nb = 2\nc = 7\n"), patch_id="P2")

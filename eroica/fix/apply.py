@@ -37,9 +37,10 @@ def apply(
     before = {path: target(base, path, old) for path, (old, _) in texts.items()}
     write_all({before[path]: new for path, (_, new) in texts.items()})
     hashes = {path: (sha256(old), sha256(new)) for path, (old, new) in texts.items()}
-    done = [msgspec.structs.replace(patch, applied=now()) for patch in patches]
+    stamp = now()  # one for all: what was applied together is undone together
+    done = [msgspec.structs.replace(patch, applied=stamp) for patch in patches]
     if folder is not None:
-        record(folder, done, hashes, base)
+        record(folder, done, hashes, base, {path: old for path, (old, _) in texts.items()})
     return done
 
 
@@ -130,7 +131,11 @@ def _restore(path: Path, data: bytes | None, mode: int) -> None:
 
 
 def record(
-    folder: IncidentFolder, done: Sequence[Patch], hashes: dict[str, tuple[str, str]], root: Path
+    folder: IncidentFolder,
+    done: Sequence[Patch],
+    hashes: dict[str, tuple[str, str]],
+    root: Path,
+    before: dict[str, str],
 ) -> None:
     """Note an application in the incident: a decision a patch, ``applied`` in patches.json."""
     known = {patch.id: patch for patch in folder.read_patches()}
@@ -146,6 +151,7 @@ def record(
                 files={path: pair for path, pair in hashes.items() if path in paths},
                 by=_user(),
                 root=str(root.resolve()),
+                before={path: text for path, text in before.items() if path in paths},
             )
         )
 
@@ -163,9 +169,7 @@ def undo(folder: IncidentFolder, root: str | Path | None = None) -> list[str]:
     base = Path(root or last[0].root)
     texts: dict[Path, str] = {}
     for path, (old, new) in {p: h for item in last for p, h in item.files.items()}.items():
-        before = next(
-            e.before for i in last for e in patches[i.patch].edits if sha256(e.before) == old
-        )
+        before = _before(folder, last, patches, path, old)
         file = base / path
         if not file.exists() or sha256(file.read_bytes()) != new:
             raise StaleSource(
@@ -190,6 +194,28 @@ def undo(folder: IncidentFolder, root: str | Path | None = None) -> list[str]:
         [msgspec.structs.replace(p, applied=None) if p.id in ids else p for p in patches.values()]
     )
     return [str(path.relative_to(base)) for path in texts]
+
+
+def _before(
+    folder: IncidentFolder,
+    last: Sequence[Decision],
+    patches: dict[str, Patch],
+    path: str,
+    digest: str,
+) -> str:
+    """The text a file had before; the journal holds it, of older ones patches.json."""
+    kept = [item.before[path] for item in last if path in item.before]
+    for item in last:
+        edits = patches[item.patch].edits if item.patch in patches else ()
+        kept += [edit.before for edit in edits if edit.path == path]
+    for text in kept:
+        if sha256(text) == digest:
+            return text
+    raise InputError(
+        f"the application in {folder.id} cannot be taken back",
+        f"neither decisions.jsonl nor patches.json holds {path} as it was",
+        f"git checkout {path}, if it was committed",
+    )
 
 
 def last_application(folder: IncidentFolder) -> list[Decision]:
