@@ -6,37 +6,46 @@ NS_PER_S = 1_000_000_000
 
 def duration(ns: float) -> str:
     """Return a duration with the unit a person would pick, e.g. ``34 s`` or ``8.5 ms``."""
-    seconds = ns / NS_PER_S
-    if seconds < 0:
+    if ns < 0:
         return "-" + duration(-ns)
-    if seconds >= 5400:
-        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
-    if seconds >= 120:
-        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
-    if seconds >= 10:
-        return f"{seconds:.0f} s"
-    if seconds >= 1:
+    # Rounded first, then the unit: 119.6 s is 2 min 0 s, 999.96 ms is 1.0 s.
+    seconds = ns / NS_PER_S
+    whole = round(seconds)
+    if whole >= 5400:
+        minutes = round(seconds / 60)
+        return f"{minutes // 60} h {minutes % 60} min"
+    if whole >= 120:
+        return f"{whole // 60} min {whole % 60} s"
+    if round(seconds, 1) >= 10:
+        return f"{whole} s"
+    if _three_digits(seconds * 1e3) >= 1000:
         return f"{seconds:.1f} s"
-    if seconds >= 1e-3:
-        return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds * 1e6:.3g} µs"  # the micro sign people type
+    if _three_digits(seconds * 1e6) >= 1000:
+        return f"{_three_digits(seconds * 1e3):g} ms"
+    return f"{_three_digits(seconds * 1e6):g} µs"  # the micro sign people type
+
+
+def _three_digits(value: float) -> float:
+    return float(f"{value:.3g}")
 
 
 def share(fraction: float) -> str:
     """Return a fraction 0..1 as whole percent, keeping small ones visible."""
     percent = fraction * 100
-    if 0 < percent < 1:
+    if 0 < percent < 0.5:
         return "<1 %"
+    if 99.5 <= percent < 100:
+        return ">99 %"
     return f"{percent:.0f} %"
 
 
 def size(num_bytes: float) -> str:
     """Return a number of bytes with a decimal unit."""
     for unit in ("B", "kB", "MB", "GB"):
-        if abs(num_bytes) < 1000:
-            return f"{num_bytes:.3g} {unit}"
+        if abs(_three_digits(num_bytes)) < 1000:
+            return f"{_three_digits(num_bytes):g} {unit}"
         num_bytes /= 1000
-    return f"{num_bytes:.3g} TB"
+    return f"{_three_digits(num_bytes):g} TB"
 
 
 def ranks(values: "list[int] | tuple[int, ...]") -> str:
