@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_undo_needs_no_patches_json(root, folder):
 
 def test_what_is_applied_together_carries_one_time_even_across_a_second(root, folder, monkeypatch):
     ticks = iter(f"2026-11-29T03:12:{n:02}Z" for n in range(60))
-    monkeypatch.setattr("eroica.fix.apply.now", lambda: next(ticks))
+    monkeypatch.setattr(sys.modules[apply.__module__], "now", lambda: next(ticks))
     one, two = file_edit("a.py", A, "a = 2\n"), file_edit("b.py", B, "x = 5\n")
     apply([patch(one), patch(two, patch_id="P2")], root, folder)
     assert sorted(undo(folder)) == ["a.py", "b.py"]
