@@ -6,6 +6,7 @@ of Python 3.9, because it runs in the job's own Python.
 """
 
 import os
+import sys
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "step"]
@@ -18,7 +19,26 @@ def step() -> None:
     hook.step()
 
 
-if os.environ.get("RANK") is not None and os.environ.get("EROICA") != "0":
+def _is_own_command() -> bool:
+    """Whether this process is eroica's: the command, ``-m eroica``, a worker of either.
+
+    A shell in a job's container has the job's RANK; looking at the job from there must not make
+    a rank of the one who looks.
+    """
+    program = getattr(sys, "argv", [""])[0]
+    if program == "-m":  # the module is still being looked for
+        words = getattr(sys, "orig_argv", [])
+        module = words[-len(sys.argv)] if len(words) >= len(sys.argv) else ""
+        module = module[2:] if module.startswith("-m") else module
+        return module.split(".")[0] == "eroica"
+    if os.path.basename(program) in ("eroica", "eroica.exe", "eroica-script.py"):
+        return True
+    own = os.path.dirname(os.path.abspath(__file__))
+    path = os.path.abspath(program)
+    return path.startswith(own + os.sep) and not path.startswith(os.path.join(own, "examples"))
+
+
+if os.environ.get("RANK") is not None and os.environ.get("EROICA") != "0" and not _is_own_command():
     import eroica.collect.hook as _hook
 
     _hook.attach()

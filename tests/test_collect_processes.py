@@ -121,3 +121,54 @@ def test_own_kernel_state_adds_up():
 def test_a_missing_permission_names_its_remedy():
     text = spy._remedy(7, "Error: Failed\nReason: Permission denied (os error 13)\n")
     assert "pid 7" in text and "CAP_SYS_PTRACE" in text
+
+
+SHELL_IN_CONTAINER = """
+import os, subprocess, sys
+from eroica.collect.processes import find_jobs
+print(len(find_jobs(below=int(sys.argv[1]))), flush=True)
+"""
+
+
+def _as_rank(**more):
+    return os.environ | {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "job-master-0"} | more
+
+
+def test_the_one_who_looks_and_its_shell_are_no_ranks():
+    # An interpreter in between, so that it is not the shell's name that leaves it out.
+    outer = "import subprocess, sys; subprocess.check_call([sys.executable, '-c', *sys.argv[1:]])"
+    done = subprocess.run(
+        [sys.executable, "-c", outer, SHELL_IN_CONTAINER, str(os.getpid())],
+        env=_as_rank(EROICA="0"), capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.strip() == "0"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        # A container's command in a shell: the training below it is the rank.
+        ["bash", "-c", f"{sys.executable} -c 'import time; time.sleep(60)'; true"],
+        # A container that runs torchrun: its RANK is the node's, not a rank's.
+        [
+            sys.executable,
+            "-c",
+            "import os, subprocess, sys;"
+            "subprocess.call([sys.executable, '-c', 'import time; time.sleep(60)'],"
+            " env=dict(os.environ, LOCAL_RANK='0'))",
+        ],
+    ],
+)
+def test_a_shell_or_a_launcher_with_the_jobs_rank_is_none(command):
+    process = subprocess.Popen(command, env=_as_rank(), start_new_session=True)
+    try:
+        until = time.monotonic() + 20
+        while not proc.descendants(process.pid) and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(0.2)
+        (found,) = find_jobs(below=os.getpid())
+        assert found.pids == proc.descendants(process.pid)[:1]
+    finally:
+        for pid in [*proc.descendants(process.pid), process.pid]:
+            os.kill(pid, signal.SIGKILL)
+        process.wait()

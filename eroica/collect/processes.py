@@ -8,6 +8,9 @@ from pathlib import Path
 
 from eroica.collect import proc
 
+_SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "busybox", "tini"))
+"""A script in one of them is not the training, whatever its environment says."""
+
 
 @dataclass
 class LiveRank:
@@ -54,45 +57,77 @@ class LiveJob:
 def find_jobs(*, below: int | None = None) -> list[LiveJob]:
     """Return the jobs of this user on this host, newest first; ``below`` limits to descendants.
 
-    A rank is a process with RANK and WORLD_SIZE whose parent does not have the same RANK: loader
-    workers and compile workers inherit it.
+    A rank is a process with RANK and WORLD_SIZE that did not inherit them from a rank, as loader
+    workers and compile workers do. This process and those it was started from are none, though a
+    shell in a job's container has the job's RANK; nor is a shell, nor a launcher of ranks.
     """
     stats = proc.all_stats()
     candidates = proc.descendants(below, stats) if below is not None else sorted(stats)
+    own = _line_of(os.getpid(), stats)
+    known = _Environments(stats)
+    ranks = [pid for pid in candidates if pid not in own and known.is_rank(pid)]
+    launchers = {stats[pid].parent_pid for pid in ranks if known.is_launched(pid)}
     found: dict[str, list[tuple[LiveRank, dict[str, str]]]] = {}
-    environments: dict[int, dict[str, str]] = {}
-
-    def environment(pid: int) -> dict[str, str]:
-        if pid not in environments:
-            environments[pid] = proc.read_environment(pid) if _is_ours(pid) else {}
-        return environments[pid]
-
-    for pid in candidates:
-        stat = stats.get(pid)
-        given = environment(pid)
-        if stat is None or stat.state in "ZX" or not _is_rank(given):
+    for pid in ranks:
+        if pid in launchers:
             continue
-        if environment(stat.parent_pid).get("RANK") == given["RANK"]:
-            continue
+        given = known.of(pid)
         rank = LiveRank(
             rank=int(given["RANK"]),
             pid=pid,
             local_rank=int(given["LOCAL_RANK"]) if given.get("LOCAL_RANK", "").isdigit() else None,
-            start_ticks=stat.start_ticks,
+            start_ticks=stats[pid].start_ticks,
         )
-        found.setdefault(_key(given, stat.parent_pid), []).append((rank, given))
+        found.setdefault(_key(given, stats[pid].parent_pid), []).append((rank, given))
     jobs = [_job(key, members, stats) for key, members in found.items()]
     return sorted(jobs, key=lambda job: -max(rank.start_ticks for rank in job.ranks.values()))
+
+
+class _Environments:
+    """The environments of processes, each read once, and what they say of ranks."""
+
+    def __init__(self, stats: dict[int, proc.Stat]) -> None:
+        self.stats = stats
+        self._known: dict[int, dict[str, str]] = {}
+
+    def of(self, pid: int) -> dict[str, str]:
+        if pid not in self._known:
+            self._known[pid] = proc.read_environment(pid) if _is_ours(pid) else {}
+        return self._known[pid]
+
+    def is_rank(self, pid: int) -> bool:
+        stat = self.stats.get(pid)
+        if stat is None or stat.state in "ZX" or stat.name in _SHELLS or not _is_rank(self.of(pid)):
+            return False
+        return not self._inherits(pid, stat.parent_pid)
+
+    def is_launched(self, pid: int) -> bool:
+        """True where the parent has a RANK too, but gave this process a local rank of its own."""
+        above = self.of(self.stats[pid].parent_pid)
+        return _is_rank(above) and "LOCAL_RANK" in self.of(pid) and "LOCAL_RANK" not in above
+
+    def _inherits(self, pid: int, parent: int) -> bool:
+        """True where the next process above that is no shell is the same rank."""
+        while parent in self.stats and self.stats[parent].name in _SHELLS:
+            parent = self.stats[parent].parent_pid
+        given, above = self.of(pid), self.of(parent)
+        names = ("RANK", "LOCAL_RANK")
+        return "RANK" in above and all(given.get(name) == above.get(name) for name in names)
+
+
+def _line_of(pid: int, stats: dict[int, proc.Stat]) -> list[int]:
+    """A process and those it was started from."""
+    line = [pid]
+    while line[-1] in stats and stats[line[-1]].parent_pid > 1:
+        line.append(stats[line[-1]].parent_pid)
+    return line
 
 
 def find_job_of(pid: int) -> LiveJob | None:
     """Return the job a process belongs to: as a rank, as a rank's child or as the launcher."""
     stats = proc.all_stats()
-    line = [pid]
-    while line[-1] in stats and stats[line[-1]].parent_pid > 1:
-        line.append(stats[line[-1]].parent_pid)
     jobs = find_jobs()
-    for ancestor in line:
+    for ancestor in _line_of(pid, stats):
         for job in jobs:
             if ancestor in job.pids:
                 return job
