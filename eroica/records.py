@@ -541,6 +541,8 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
     rehearsal: Rehearsal | None = None
     applied: str | None = None
     """ISO time, or None."""
+    applied_hunks: tuple[int, ...] = ()
+    """Of a patch accepted in part or edited: the numbers of its hunks that were applied."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

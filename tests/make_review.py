@@ -15,7 +15,7 @@ def changed(*numbers: int) -> str:
     return "".join(lines)
 
 
-def patch(name: str, after: str, *, cause: str = "C1", label: str = "review", path: str = "a.py"):
+def patch(name: str, after: str, *, cause: str = "C1", label: str = "review", path: str = "a.txt"):
     digest = hashlib.sha256(BEFORE.encode()).hexdigest()
     edit = FileEdit(path=path, before=BEFORE, after=after, sha256=digest)
     return Patch(
