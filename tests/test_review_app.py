@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from make_review import BEFORE, changed, patch, session
 
-from eroica.records import Rehearsal
+from eroica.records import Claim, Diagnosis, Finding, Function, Rehearsal
 from eroica.review.app import ReviewApp
 
 
@@ -215,3 +215,139 @@ async def test_two_hundred_hunks_are_walked():
         assert len(app.session.items) == 200
         await pilot.press(*["y"] * 20)
         assert app.session.counts()["accepted"] == 20
+
+
+async def test_a_takes_one_of_two_safe_alternatives():
+    app = app_of(patch("P1", changed(2), label="safe"), patch("P2", changed(25), label="safe"))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("a")
+        assert [item.state for item in app.session.items] == ["accepted", "open"]
+
+
+async def test_rehearsals_and_new_proposals_are_kept_when_the_review_is_left():
+    saved = []
+    app = app_of(
+        patch("P1", changed(2)),
+        rehearse=lambda _: Rehearsal(command=("x",), verdict="cured", summary="done"),
+        regenerate=lambda _, text: [patch("M1", changed(20))],
+        save=lambda s: saved.append([(one.id, bool(one.rehearsal)) for one in s.patches]),
+    )
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("r")
+        await app.workers.wait_for_complete()
+        await pilot.press("c", *"no", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        await pilot.press("q")
+    assert saved == [[("P1", True)], [("P1", True), ("M1", False)]]
+
+
+async def test_p_says_what_the_prompts_cost():
+    app = app_of(patch("P1", changed(2)), prompt_cost=lambda: "openai:m: 1.2k in / 80 out")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("p")
+        assert "1.2k in / 80 out" in text_of(app, "#status")
+
+
+async def test_an_edit_that_does_not_compile_is_told_and_not_taken(monkeypatch, tmp_path):
+    from eroica.fix.diff import file_edit
+
+    editor = tmp_path / "editor.sh"
+    editor.write_text('#!/bin/sh\nprintf "print(((\\n" > "$1"\n')
+    editor.chmod(0o755)
+    monkeypatch.setenv("VISUAL", str(editor))
+    monkeypatch.setattr(ReviewApp, "suspend", lambda self: __import__("contextlib").nullcontext())
+    edit = file_edit("a.py", "print(1)\n", "print(2)\n")
+    app = app_of(msgspec.structs.replace(patch("P1", ""), edits=(edit,)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("e")
+        assert "does not compile" in text_of(app, "#status")
+        await pilot.press("y")
+        assert app.session.result()[0].edits[0].after == "print(2)\n"
+
+
+def measured(number, rank, beta):
+    function = Function(id="f", kind="python", name="load_batch")
+    return Finding(
+        id=f"F{number}", kind="pattern", rank=rank, beta=beta, function=function, text=f"is {beta}"
+    )
+
+
+def with_findings(*findings, citations=("F3",)):
+    """A review whose only cause has these findings, and an explanation that cites some."""
+    review = session(patch("P1", changed(2)))
+    cause = msgspec.structs.replace(
+        review.incident.causes[0], findings=tuple(one.id for one in findings)
+    )
+    review.incident = msgspec.structs.replace(
+        review.incident, causes=(cause,), findings=tuple(findings)
+    )
+    claim = Claim(text="rank 2 loads longest", citations=citations)
+    diagnosis = Diagnosis(cause="C1", verdict="supported", summary="s", claims=(claim,))
+    return ReviewApp(review, diagnoses=[diagnosis])
+
+
+async def test_the_evidence_shows_a_heatmap_of_ranks_and_functions():
+    app = with_findings(measured(1, 0, 0.02), measured(2, 1, 0.5), measured(3, 2, 1.0))
+    async with app.run_test(size=(120, 40)):
+        lines = text_of(app, "#evidence-text").splitlines()
+        assert "0 1 2" in lines[1]
+        assert lines[2] == "load_batch     ░ ▒ █ 1.00"
+
+
+async def test_one_rank_alone_gets_no_heatmap():
+    app = with_findings(measured(1, 0, 0.02))
+    async with app.run_test(size=(120, 40)):
+        assert "heat" not in text_of(app, "#evidence-text")
+        assert "beta by function" not in text_of(app, "#evidence-text")
+
+
+async def test_f_goes_to_the_finding_that_the_explanation_cites():
+    findings = [measured(n, n, 0.1) for n in range(1, 41)]
+    app = with_findings(*findings, citations=("F40", "a.py:3"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("f")
+        await pilot.pause()
+        pane = app.query_one("#evidence")
+        assert pane.region.width > 60, "a narrow screen turns to the evidence"
+        assert "F40 (1 of 2): rank 2 loads longest" in text_of(app, "#status")
+        assert pane.scroll_offset.y > 20
+        content = app.query_one("#evidence-text").content
+        assert any(span.style == "reverse" for span in content.spans)
+        await pilot.press("f")
+        assert "a.py:3 (2 of 2)" in text_of(app, "#status")
+
+
+async def test_f_without_citations_says_so():
+    app = app_of(patch("P1", changed(2)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("f")
+        assert "cites nothing" in text_of(app, "#status")
+
+
+@pytest.mark.parametrize("is_dark", [True, False])
+async def test_light_and_dark_differ_in_background_and_diff(is_dark):
+    app = app_of(patch("P1", changed(2)), is_dark=is_dark)
+    async with app.run_test(size=(120, 40)) as pilot:
+        assert (app.screen.styles.background.brightness < 0.5) is is_dark
+        added = "#12361f" if is_dark else "#ccf2d5"
+        spans = app.query_one("#diff-text").content.spans
+        assert any(added in str(span.style) for span in spans)
+        await pilot.press("t")
+        assert (app.screen.styles.background.brightness < 0.5) is not is_dark
+
+
+async def test_no_color_leaves_no_color_and_marks_say_what_colors_said(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = app_of(patch("P1", changed(2)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("y")
+        await pilot.pause()
+        strips = app.screen._compositor.render_strips()
+        segments = [one for strip in strips for one in strip]
+        colors = [one.style.color for one in segments if one.style and one.style.color]
+        triplets = [color.triplet for color in colors if color.triplet]
+        assert triplets
+        assert all(t.red == t.green == t.blue for t in triplets)
+        assert "+    2  changed 2" in text_of(app, "#diff-text")
+        assert "✓" in str(app.query_one("#diff").border_title)

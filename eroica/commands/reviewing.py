@@ -1,17 +1,20 @@
 """``eroica review``: the terminal app, or a plain prompt where there is no screen."""
 
-import getpass
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from eroica import incident as incidents
 from eroica.commands import output
 from eroica.commands.incidents import IncidentArgument
+from eroica.errors import InputError
+from eroica.fix.apply import user_name
 from eroica.incident import IncidentFolder
 from eroica.records import Patch, Rehearsal
 from eroica.review.session import Session
@@ -25,6 +28,9 @@ def review(
     reference: IncidentArgument = None,
     source: Annotated[Path | None, typer.Option(help="The job's source folder.")] = None,
     verify: Annotated[str | None, typer.Option(help="CMD that r rehearses with.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Asked anew by c: openai:NAME, replay:FILE ...")
+    ] = None,
 ) -> int:
     """Decide on the proposals of an incident, hunk by hunk.
 
@@ -34,38 +40,110 @@ def review(
 
     folder = incidents.find(reference)
     root = source_root_of(source, folder.read_incident())
-    return review_on_terminal(folder, root, verify=shlex.split(verify) if verify else None)
+    command = shlex.split(verify) if verify else None
+    return review_on_terminal(folder, root, verify=command, model=model)
 
 
 def review_on_terminal(
-    folder: IncidentFolder, root: Path, *, verify: list[str] | None = None
+    folder: IncidentFolder,
+    root: Path,
+    *,
+    verify: list[str] | None = None,
+    model: str | None = None,
 ) -> int:
     """Open the app on a terminal; elsewhere a prompt, or the diffs where nobody can answer."""
     session = Session.load(folder)
     if output.is_interactive() and os.environ.get("EROICA_PLAIN") != "1":
-        return _app(session, folder, root, verify)
+        return _app(session, folder, root, verify, model)
     if sys.stdin.isatty() or os.environ.get("EROICA_PLAIN") == "1":
         return _prompt(session, folder, root)
     _show_diffs(session, folder)
     return 0
 
 
-def _app(session: Session, folder: IncidentFolder, root: Path, verify: list[str] | None) -> int:
+def _app(
+    session: Session,
+    folder: IncidentFolder,
+    root: Path,
+    verify: list[str] | None,
+    model: str | None,
+) -> int:
     from eroica import fix as room
     from eroica.review.app import ReviewApp
 
     def rehearse(patch: Patch) -> Rehearsal:
         assert verify is not None
-        return room.rehearse(patch, verify, root)
+        return room.rehearse(patch, verify, root, symptom=session.incident.symptom)
 
     app = ReviewApp(
         session,
         diagnoses=folder.read_diagnoses(),
-        write=lambda decided: decided.write(root, folder, room.apply, getpass.getuser()),
+        write=lambda decided: decided.write(root, folder, room.apply, user_name()),
         rehearse=rehearse if verify else None,
+        regenerate=asks_again(folder, root, model),
+        save=lambda decided: decided.save(folder),
+        prompt_cost=lambda: prompt_cost(folder),
+        is_dark=is_dark_terminal(),
     )
     _say_result(app.run() == "written", session, folder)
     return 0
+
+
+def asks_again(
+    folder: IncidentFolder, root: Path, name: str | None
+) -> Callable[[Patch, str], list[Patch]] | None:
+    """Return what asks the model for another patch; None where no model is configured.
+
+    While the app has the screen nobody can be asked for consent, so it must stand already.
+    """
+    from eroica.explain.model import is_configured
+
+    if name is None and not is_configured():
+        return None
+
+    def ask(patch: Patch, comment: str) -> list[Patch]:
+        from eroica.commands.asking import patches_from_model
+        from eroica.explain.asking import consented
+        from eroica.explain.model import is_loopback, resolve
+
+        incident = folder.read_incident()
+        if incident.causes and patch.cause != incident.causes[0].id:
+            raise InputError("a model is asked about the first cause only")
+        chosen = resolve(name)
+        if not (is_loopback(chosen.endpoint) or consented(chosen.endpoint)):
+            raise InputError(
+                f"nothing is sent to {chosen.endpoint}: start with EROICA_SEND_TO={chosen.endpoint}"
+            )
+        about = f"{comment}\n\nThe reviewer says so about this patch:\n\n{patch.diff}"
+        made = patches_from_model(
+            folder, incident, root, name, progress=lambda text: None, comment=about
+        )
+        taken = {one.id for one in folder.read_patches()}
+        return [
+            msgspec.structs.replace(one, id=folder.free_patch_id("M")) if one.id in taken else one
+            for one in made
+        ]
+
+    return ask
+
+
+def prompt_cost(folder: IncidentFolder) -> str:
+    """What the model was asked so far, else how large its prompt would be."""
+    from eroica.explain.transcript import used
+
+    usage, models = used(folder.transcript_path)
+    if usage.calls:
+        return f"{', '.join(models)}: {usage}"
+    from eroica.explain.prompts import prompt_for
+
+    size = len(prompt_for(folder)) // 4
+    return f"no model was asked; the prompt would be about {size} tokens (eroica prompt)"
+
+
+def is_dark_terminal() -> bool:
+    """False where the terminal says its background is light; nothing said counts as dark."""
+    background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
+    return background not in ("7", "15")
 
 
 def _prompt(session: Session, folder: IncidentFolder, root: Path) -> int:
@@ -77,7 +155,7 @@ def _prompt(session: Session, folder: IncidentFolder, root: Path) -> int:
         session, ask=input, show=lambda text: console.print(text, markup=False)
     )
     if wanted:
-        session.write(root, folder, room.apply, getpass.getuser())
+        session.write(root, folder, room.apply, user_name())
     _say_result(wanted, session, folder)
     return 0
 

@@ -149,7 +149,7 @@ def record(
                 patch=patch.id,
                 action="apply",
                 files={path: pair for path, pair in hashes.items() if path in paths},
-                by=_user(),
+                by=user_name(),
                 root=str(root.resolve()),
                 before={path: text for path, text in before.items() if path in paths},
             )
@@ -185,7 +185,7 @@ def undo(folder: IncidentFolder, root: str | Path | None = None) -> list[str]:
                 patch=item.patch,
                 action="undo",
                 files=item.files,
-                by=_user(),
+                by=user_name(),
                 root=str(base),
             )
         )
@@ -229,8 +229,9 @@ def last_application(folder: IncidentFolder) -> list[Decision]:
     return [item for item in standing if item.time == standing[-1].time]
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Who decides; empty for a user id without a name, as in many containers."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # no passwd entry in many containers
+    except (KeyError, OSError):
         return ""

@@ -1,51 +1,27 @@
-"""The terminal app over the review session: compose, keys, and nothing that decides by itself."""
+"""The terminal app over the review session: keys to decisions, none taken by itself."""
 
 from collections.abc import Callable
 from typing import ClassVar
 
-import msgspec
 from textual import events, work
-from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.widgets import Input, Static
+from textual.binding import BindingType
+from textual.widgets import Input
 
-from eroica.records import Cause, Diagnosis, Patch, Rehearsal
-from eroica.review import views
+from eroica.errors import EroicaError
+from eroica.records import Diagnosis, Patch, Rehearsal
 from eroica.review.editing import edited
-from eroica.review.help import HelpScreen
-from eroica.review.session import ConflictError, Item, Session
+from eroica.review.help import BINDINGS
+from eroica.review.panes import ReviewScreen
+from eroica.review.session import ConflictError, Session
 
-NARROW = 100
 
+class ReviewApp(ReviewScreen):
+    """Returns ``written`` or ``left``.
 
-class ReviewApp(App[str]):
-    """Returns ``written`` or ``left``."""
+    ``save`` is called when a rehearsal or a new proposal came, so that leaving loses neither.
+    """
 
-    CSS_PATH = "review.tcss"
-    ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "accept", "accept"),
-        Binding("n", "reject", "reject"),
-        Binding("a", "accept_safe", "all safe"),
-        Binding("d", "reject_file", "reject file"),
-        Binding("s", "split", "split"),
-        Binding("e", "edit", "edit"),
-        Binding("c", "comment", "comment"),
-        Binding("r", "rehearse", "rehearse"),
-        Binding("u", "undo", "undo"),
-        Binding("j,down", "move(1)", "next"),
-        Binding("k,up", "move(-1)", "previous"),
-        Binding("right_square_bracket", "move_cause(1)", "next cause"),
-        Binding("left_square_bracket", "move_cause(-1)", "previous cause"),
-        Binding("v", "evidence", "evidence"),
-        Binding("o", "whole_file", "whole file"),
-        Binding("p", "cost", "prompt cost"),
-        Binding("slash", "search", "search"),
-        Binding("w", "write", "write"),
-        Binding("question_mark", "help", "keys"),
-        Binding("q", "leave", "quit"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = BINDINGS
 
     def __init__(
         self,
@@ -55,72 +31,16 @@ class ReviewApp(App[str]):
         write: Callable[[Session], int] | None = None,
         rehearse: Callable[[Patch], Rehearsal] | None = None,
         regenerate: Callable[[Patch, str], list[Patch]] | None = None,
-        prompt_cost: str = "no model was asked",
+        save: Callable[[Session], None] | None = None,
+        prompt_cost: Callable[[], str] = lambda: "no model was asked",
+        is_dark: bool = True,
     ) -> None:
-        super().__init__()
-        self.session = session
-        self.diagnoses = {one.cause: one for one in diagnoses or []}
+        super().__init__(session, diagnoses or [], is_dark=is_dark)
         self._write, self._rehearse, self._regenerate = write, rehearse, regenerate
+        self._save = save
         self._prompt_cost = prompt_cost
-        self.index = 0
-        self.is_whole_file = False
         self._entry_purpose = ""
         self._asked_to_leave = False
-
-    # what is shown
-    def compose(self) -> ComposeResult:
-        with Horizontal(id="body"):
-            with Vertical(id="left"):
-                yield Static(id="causes", classes="pane")
-                with VerticalScroll(id="evidence", classes="pane"):
-                    yield Static(id="evidence-text")
-            with Vertical(id="right"):
-                with VerticalScroll(id="diff", classes="pane"):
-                    yield Static(id="diff-text")
-                with VerticalScroll(id="about", classes="pane"):
-                    yield Static(id="about-text")
-        yield Input(id="entry")
-        yield Static(id="status", markup=False)
-
-    def on_mount(self) -> None:
-        self.query_one("#causes").border_title = "causes"
-        self.query_one("#evidence").border_title = "evidence (v)"
-        self.query_one("#about").border_title = "rehearsal and explanation"
-        self.query_one("#diff").focus()
-        self.show()
-
-    def on_resize(self, event: events.Resize) -> None:
-        self.screen.set_class(event.size.width < NARROW, "narrow")
-
-    @property
-    def item(self) -> Item | None:
-        items = self.session.items
-        return items[min(self.index, len(items) - 1)] if items else None
-
-    @property
-    def cause(self) -> Cause | None:
-        if self.item is not None:
-            return self.session.cause_of(self.item)
-        causes = self.session.incident.causes
-        return causes[0] if causes else None
-
-    def show(self, message: str = "") -> None:
-        """Redraw everything that depends on the current hunk."""
-        session, item, cause = self.session, self.item, self.cause
-        patch = session.patch(item.hunk.patch) if item else None
-        findings = session.findings_of(cause) if cause else []
-        self._put("#causes", views.causes(session, cause))
-        self._put("#evidence-text", views.evidence(session.incident, cause, findings))
-        shown = views.diff(session, item, whole_file=self.is_whole_file) if item else ""
-        self._put("#diff-text", shown)
-        diagnosis = self.diagnoses.get(cause.id) if cause else None
-        self._put("#about-text", views.about(patch, diagnosis))
-        self.query_one("#diff").border_title = views.title(session, item).replace("[", r"\[")
-        keys = "y n a d s e c r v w u ? q"
-        self._put("#status", f"{message or keys}    {views.status(session)}")
-
-    def _put(self, where: str, content: object) -> None:
-        self.query_one(where, Static).update(content)  # type: ignore[arg-type]
 
     # decisions
     def action_accept(self) -> None:
@@ -140,7 +60,7 @@ class ReviewApp(App[str]):
 
     def action_accept_safe(self) -> None:
         count = self.session.accept_safe()
-        self.show(f"{count} safe hunks accepted; the others need a y each")
+        self.show(f"{count} safe hunks accepted, one patch a cause; the others need a y each")
 
     def action_reject_file(self) -> None:
         if self.item is not None:
@@ -164,25 +84,12 @@ class ReviewApp(App[str]):
         if lines is None:
             self.show("nothing changed: the editor failed or the text is as before")
             return
-        self.session.edit(self.item, lines)
-        self.show("edited; y accepts it")
-
-    # moving
-    def action_move(self, by: int) -> None:
-        if self.session.items:
-            self.index = max(0, min(self.index + by, len(self.session.items) - 1))
-            self.query_one("#diff", VerticalScroll).scroll_home(animate=False)
-            self.show()
-
-    def action_move_cause(self, by: int) -> None:
-        causes = list(self.session.incident.causes)
-        if self.cause is None or not causes:
+        try:
+            self.session.edit(self.item, lines)
+        except ConflictError as error:
+            self.show(f"the edit is not taken: {error}")
             return
-        wanted = causes[(causes.index(self.cause) + by) % len(causes)]
-        items = self.session.items_of(wanted)
-        if items:
-            self.index = self.session.items.index(items[0])
-        self.show("" if items else f"{wanted.id} {wanted.category} has no proposal")
+        self.show("edited; y accepts it")
 
     def _advance(self) -> None:
         after = [n for n, item in enumerate(self.session.items) if item.state == "open"]
@@ -191,20 +98,8 @@ class ReviewApp(App[str]):
             self.index = (later or after)[0]
         self.show("" if after else "all decided: w writes the accepted ones")
 
-    # panes
-    def action_evidence(self) -> None:
-        self.screen.toggle_class("show-evidence")
-        self.query_one("#evidence").focus()
-
-    def action_whole_file(self) -> None:
-        self.is_whole_file = not self.is_whole_file
-        self.show()
-
     def action_cost(self) -> None:
-        self.show(self._prompt_cost)
-
-    def action_help(self) -> None:
-        self.push_screen(HelpScreen())
+        self.show(self._prompt_cost())
 
     # text entry: comment and search
     def action_comment(self) -> None:
@@ -270,11 +165,18 @@ class ReviewApp(App[str]):
         self.call_from_thread(self._add, patches, message)
 
     def _add(self, patches: list[Patch], message: str) -> None:
-        fresh = Session.of(self.session.incident, patches)
-        self.session.patches += fresh.patches
-        self.session.items += fresh.items
+        self.session.add(patches)
         self._advance()
-        self.show(message)
+        self.show(self._saved(message) if patches else message)
+
+    def _saved(self, message: str) -> str:
+        """Keep what came meanwhile; says so where it cannot be kept."""
+        try:
+            if self._save is not None:
+                self._save(self.session)
+        except (EroicaError, OSError) as error:
+            return f"{message}; not kept in the incident: {error}"
+        return message
 
     def action_rehearse(self) -> None:
         if self.item is None:
@@ -296,11 +198,8 @@ class ReviewApp(App[str]):
         self.call_from_thread(self._keep_rehearsal, patch.id, result)
 
     def _keep_rehearsal(self, patch_id: str, result: Rehearsal) -> None:
-        self.session.patches = [
-            msgspec.structs.replace(one, rehearsal=result) if one.id == patch_id else one
-            for one in self.session.patches
-        ]
-        self.show(f"rehearsal: {result.verdict}")
+        self.session.keep_rehearsal(patch_id, result)
+        self.show(self._saved(f"rehearsal: {result.verdict}"))
 
     # the end
     def action_write(self) -> None:
@@ -319,8 +218,10 @@ class ReviewApp(App[str]):
         self.exit("written")
 
     def action_leave(self) -> None:
-        if self.session.counts()["accepted"] and not self._asked_to_leave:
+        is_busy = any(worker.is_running for worker in self.workers)
+        if (is_busy or self.session.counts()["accepted"]) and not self._asked_to_leave:
             self._asked_to_leave = True
-            self.show("accepted hunks are not written: q again leaves them, w writes")
+            what = "work is under way" if is_busy else "accepted hunks are not written"
+            self.show(f"{what}: q again leaves it" + ("" if is_busy else ", w writes"))
             return
         self.exit("left")

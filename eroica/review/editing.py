@@ -12,19 +12,36 @@ from eroica.review.hunks import Hunk, combine
 def edited(hunk: Hunk, before: str) -> list[str] | None:
     """Return the lines that shall stand for all the hunk spans; None if nothing was changed.
 
-    Opens $VISUAL or $EDITOR on the proposed lines and waits; the terminal must be free.
+    Opens $VISUAL or $EDITOR on the proposed lines and waits; the terminal must be free. Line ends
+    stay what they are in the file, whatever the editor makes of them.
     """
     proposed = proposed_lines(hunk, before)
     with tempfile.TemporaryDirectory(prefix="eroica-edit-") as folder:
         path = Path(folder) / f"hunk{Path(hunk.path).suffix or '.txt'}"
-        path.write_text("".join(proposed))
+        with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+            file.writelines(proposed)
         editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
         try:
             status = subprocess.call([*editor, str(path)])
+            with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+                text = file.read()
         except OSError:
             return None
-        lines = path.read_text().splitlines(keepends=True)
+    lines = with_ends_of(proposed or before.splitlines(keepends=True), text)
     return lines if status == 0 and lines != proposed else None
+
+
+def with_ends_of(model: list[str], text: str) -> list[str]:
+    """Return the text's lines with line ends like the model's, the last one's included."""
+    is_crlf = bool(model) and all(line.endswith("\r\n") for line in model if line[-1:] == "\n")
+    is_crlf = is_crlf and any(line.endswith("\n") for line in model)
+    plain = text.replace("\r\n", "\n") if is_crlf else text
+    lines = plain.splitlines(keepends=True)
+    if lines and (not model or model[-1].endswith("\n")):
+        lines[-1] += "" if lines[-1].endswith("\n") else "\n"
+    elif lines:
+        lines[-1] = lines[-1].rstrip("\n")
+    return [line.replace("\n", "\r\n") for line in lines] if is_crlf else lines
 
 
 def proposed_lines(hunk: Hunk, before: str) -> list[str]:

@@ -131,10 +131,6 @@ class Session:
         self._remember(f"reject {item.hunk.patch}")
         item.state = "rejected"
 
-    def reopen(self, item: Item) -> None:
-        self._remember("reopen")
-        item.state = "open"
-
     def accept_safe(self) -> int:
         """``accept_labels`` for what may be written without a look."""
         return self.accept_labels(("safe",))

@@ -4,13 +4,18 @@ from rich.syntax import Syntax
 from rich.text import Text
 
 from eroica import units
-from eroica.records import Cause, Diagnosis, Finding, Incident, Patch, Place
+from eroica.records import Cause, Diagnosis, Finding, Incident, Patch
+from eroica.review.heatmap import heatmap
 from eroica.review.hunks import shown_lines
 from eroica.review.session import Item, Session
 from eroica.text import one_line, visible
 
 MARKS = {"open": (" ", "dim"), "accepted": ("✓", "bold green"), "rejected": ("✗", "bold red")}
-BACKGROUND = {"-": "on #4b1113", "+": "on #12361f", " ": ""}
+BACKGROUND = {
+    True: {"-": "on #4b1113", "+": "on #12361f", " ": ""},
+    False: {"-": "on #ffd7d5", "+": "on #ccf2d5", " ": ""},
+}
+"""By whether the screen is dark."""
 WHOLE_FILE = 1_000_000
 
 
@@ -33,17 +38,21 @@ def causes(session: Session, current: Cause | None) -> Text:
     return text
 
 
-def evidence(incident: Incident, cause: Cause | None, findings: list[Finding]) -> Text:
-    """Who waits where, healthy beside guilty, and the findings of the cause."""
+def evidence(
+    incident: Incident, cause: Cause | None, findings: list[Finding], *, marked: str = ""
+) -> Text:
+    """Who waits where, healthy beside guilty, and the findings; the ``marked`` one stands out."""
     text = Text()
     odd = set() if cause is None or cause.ranks == "all" else set(cause.ranks)
     for row in incident.ranks_table:
         style = "bold" if odd and set(row.ranks) <= odd else ""
         text.append(f"rank {units.ranks(row.ranks)}  ", style=style or "cyan")
         text.append(one_line(f"{row.last_collective}  {row.place}") + "\n", style=style)
+    text.append_text(heatmap(findings))
     for finding in findings:
-        text.append(f"{finding.id} ", style="cyan")
-        text.append(one_line(finding.text or finding.kind) + "\n")
+        style = "reverse" if finding.id == marked else ""
+        text.append(f"{finding.id} ", style=style or "cyan")
+        text.append(one_line(finding.text or finding.kind) + "\n", style=style)
         if finding.beta is not None:
             text.append(_pattern_line("here", finding) + "\n", style="dim")
             if finding.peers:
@@ -51,21 +60,27 @@ def evidence(incident: Incident, cause: Cause | None, findings: list[Finding]) -
     return text
 
 
-def diff(session: Session, item: Item, *, whole_file: bool = False) -> Text:
+def citations(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
+    """Every citation of an explanation with the claim that makes it, in reading order."""
+    claims = diagnosis.claims if diagnosis is not None else ()
+    return [(cited, claim.text) for claim in claims for cited in claim.citations]
+
+
+def diff(session: Session, item: Item, *, whole_file: bool = False, is_dark: bool = True) -> Text:
     """The hunk with line numbers and syntax colors; hidden characters escaped, tabs shown."""
     before = session.before(item)
     context = WHOLE_FILE if whole_file else 3
     lines = shown_lines(item.hunk, before, context)
     lexer = "python" if item.hunk.path.endswith(".py") else "text"
-    syntax = Syntax("", lexer, theme="ansi_dark", background_color="default")
+    theme = "ansi_dark" if is_dark else "ansi_light"
+    syntax = Syntax("", lexer, theme=theme, background_color="default")
     text = Text()
     for line in lines:
         body = syntax.highlight(visible(line.text, tabs=True))
         body.rstrip()
         row = Text(f"{line.mark}{line.number:>5}  ", style="bold" if line.mark != " " else "dim")
         row.append_text(body)
-        if BACKGROUND[line.mark]:
-            row.stylize(BACKGROUND[line.mark])
+        row.stylize(BACKGROUND[is_dark][line.mark])
         text.append_text(row)
         text.append("\n")
     return text
@@ -79,7 +94,8 @@ def title(session: Session, item: Item | None) -> str:
     own = [other for other in session.items if other.hunk.patch == patch.id]
     mark, _ = MARKS[item.state]
     place = f"{item.hunk.path}  hunk {own.index(item) + 1} of {len(own)}"
-    return one_line(f"{mark} {place}   {patch.source}   {patch.label}")
+    edited = "   edited" if item.is_edited else ""
+    return one_line(f"{mark} {place}   {patch.source}   {session.label_of(item)}{edited}")
 
 
 def about(patch: Patch | None, diagnosis: Diagnosis | None) -> Text:
@@ -110,10 +126,6 @@ def about(patch: Patch | None, diagnosis: Diagnosis | None) -> Text:
 def status(session: Session) -> str:
     counts = session.counts()
     return f"{counts['accepted']} accepted, {counts['rejected']} rejected, {counts['open']} open"
-
-
-def place_of(where: Place) -> str:
-    return one_line(f"{where.file}:{where.line} {where.name}" if where.file else where.name)
 
 
 def _pattern_line(name: str, finding: Finding) -> str:
