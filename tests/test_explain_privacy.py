@@ -44,6 +44,15 @@ def test_secrets_are_hidden_wherever_they_stand(secret, frame):
         ("redis://admin:pw123@cache.example.com:6379/0", "pw123"),
         ('{"aws_secret_access_key": "wJalrXUtnFEMI/K7MDENG"}', "wJalrXUtnFEMI/K7MDENG"),
         ("os.environ['HF_TOKEN'] = 'abcd1234efgh'", "abcd1234efgh"),
+        ("DB_PASS=hunter2abc", "hunter2abc"),
+        ("SMTP_PASS: longpassword", "longpassword"),
+        ("  password: correcthorse\n", "correcthorse"),
+        ("API_TOKEN=abcdefghijkl", "abcdefghijkl"),
+        ("--db-pass hunter22 --epochs 3", "hunter22"),
+        ('"api_key": "abcdefghijklmnopqr"', "abcdefghijklmnopqr"),
+        ('client = Client(token="MySecretTokenValue")', "MySecretTokenValue"),
+        ("https://x.blob.core.windows.net/c/f?sv=2024-01&sig=aB%2Fc%3D&se=1", "aB%2Fc%3D"),
+        ("https://b.s3.amazonaws.com/k?X-Amz-Signature=abcdefgh", "abcdefgh"),
     ],
 )
 def test_values_are_hidden_by_what_they_are_called(text, secret):
@@ -64,6 +73,15 @@ def test_values_are_hidden_by_what_they_are_called(text, secret):
         "for key in state: value = state[key]",
         "token = tokenizer.encode(text)",
         "PWD=/data/project OLDPWD=/data",
+        "forward_pass=0.123 backward_pass=12.5ms",
+        "pass: 1234567, n_pass=100000",
+        "sort_key='created_at', metric_key=\"train/loss_mean\"",
+        "sig=SIGTERM, signal=15",
+        "pad_token='<|endoftext|>', mask_token=\"[MASK]\"",
+        "bypass=always_enabled, compass=northwards",
+        "?page=2&sort=descending",
+        "def login(api_key: Optional[str] = None, password: SecretStr, token: TokenType) -> None",
+        "unexpected token: identifier",
     ],
 )
 def test_ordinary_code_is_left_alone(text):
@@ -174,3 +192,34 @@ def test_long_foreign_text_takes_no_long_time(unit):
     names = Pseudonyms()
     assert names.reveal(names.hide(text)) == text
     assert time.process_time() - start < 3
+
+
+@pytest.mark.parametrize(
+    ("name", "is_secret"),
+    [("DB_PASS", True), ("SAS_SIG", True), ("BYPASS", False), ("SIGNAL", False), ("PWD", False)],
+)
+def test_names_of_secrets_end_in_a_word_for_one(name, is_secret):
+    from eroica.explain.secrets import is_secret_name
+
+    assert is_secret_name(name) is is_secret
+
+
+def test_a_user_without_a_home_is_no_obstacle(saved_incident, monkeypatch):
+    from eroica.explain import privacy
+
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(privacy.Path, "home", home)
+    folder = saved_incident("stuck")
+    names = Pseudonyms.of(folder, folder.read_incident(), folder.read_evidence())
+    assert names.hide("nothing to hide") == "nothing to hide"
+
+
+def test_redaction_of_a_record_knows_variables_by_their_setting():
+    from eroica.explain.privacy import redact_all
+
+    record = {"settings": [{"key": "env.DB_PASS", "value": "short"}, {"text": "mail me@x.org"}]}
+    assert redact_all(record) == {
+        "settings": [{"key": "env.DB_PASS", "value": "[secret]"}, {"text": "mail [mail]"}]
+    }

@@ -69,7 +69,7 @@ class Pseudonyms:
         if evidence is not None:
             hosts += [rank.host for rank in evidence.ranks]
         names.know_hosts(hosts)
-        home = str(Path.home())
+        home = _home()
         if not re.match(r"/(home|Users)/", home) and home.count("/") > 1:
             names.know(home, "home")
         for variable in ("USER", "LOGNAME"):
@@ -211,6 +211,23 @@ def redact(text: str) -> str:
             parts += [text[position : sight.start], f"[{sight.kind}]" + "\n" * lines]
             position = sight.end
     return "".join([*parts, text[position:]])
+
+
+def redact_all(value: Any) -> Any:  # noqa: ANN401 - any JSON-able value
+    """``redact`` in every string of a JSON-able value, keys included."""
+
+    def change(text: str, variable: str) -> str:
+        return "[secret]" if text and is_secret_name(variable) else redact(text)
+
+    return _walk(value, change)
+
+
+def _home() -> str:
+    """The home of who runs this; empty for a user id that has none, as in many containers."""
+    try:
+        return str(Path.home())
+    except RuntimeError:
+        return ""
 
 
 def is_library(file: str) -> bool:
