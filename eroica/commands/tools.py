@@ -31,12 +31,11 @@ def doctor() -> int:
     """
     from eroica.doctor import examine
 
-    console = output.stdout()
     for check in examine():
         mark = {"ok": "ok     ", "missing": "missing", "limited": "limited"}[check.state]
-        console.print(f"{mark}  {check.name:<22} {check.found}", markup=False)
+        output.say(f"{mark}  {check.name:<22} {check.found}")
         if check.remedy:
-            console.print(f"         {'':<22} -> {check.remedy}", markup=False)
+            output.say(f"         {'':<22} -> {check.remedy}")
     return 0
 
 

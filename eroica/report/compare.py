@@ -51,12 +51,33 @@ class Group:
 
 
 def group(folders: list[IncidentFolder]) -> list[Group]:
-    """Group incidents by fingerprint, the group with the newest incident last."""
-    found: dict[Fingerprint, list[IncidentFolder]] = {}
+    """Group incidents by fingerprint, the group with the newest incident last.
+
+    The same evidence diagnosed again is the same incident: only its first diagnosis counts.
+    """
+    records = {folder.id: folder.read_incident() for folder in folders}
+    found: dict[Fingerprint, dict[str, IncidentFolder]] = {}
+    newest: dict[Fingerprint, str] = {}
     for folder in sorted(folders, key=lambda one: one.id):
-        found.setdefault(fingerprint(folder.read_incident()), []).append(folder)
-    groups = [Group(key, tuple(members)) for key, members in found.items()]
-    return sorted(groups, key=lambda one: one.folders[-1].id)
+        key = fingerprint(records[folder.id])
+        found.setdefault(key, {}).setdefault(_evidence_of(folder.id, records), folder)
+        newest[key] = folder.id
+    groups = [Group(key, tuple(members.values())) for key, members in found.items()]
+    return sorted(groups, key=lambda one: newest[one.fingerprint])
+
+
+def _evidence_of(name: str, records: dict[str, Incident]) -> str:
+    """What an incident was made from: files by their path, a look at a live job by its id."""
+    source = records[name].source
+    seen = {name}
+    while source.startswith("incident "):
+        name = source.removeprefix("incident ")
+        if name in seen or name not in records:
+            break
+        seen.add(name)
+        source = records[name].source
+    is_live = not source or source.startswith(("live", "pid", "incident "))
+    return name if is_live else f"{source} {records[name].onset or ''}"
 
 
 def compare(before: IncidentFolder, after: IncidentFolder, format: str = "md") -> str:

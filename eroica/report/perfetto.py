@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from eroica.columns import Timeline
+from eroica.columns import Arrivals, Timeline
 from eroica.errors import EroicaError, InputError
 from eroica.incident import IncidentFolder, write_atomic
 from eroica.records import Cause, Incident
@@ -116,27 +116,31 @@ def _guilty_names(incident: Incident) -> dict[str, str]:
 
 
 def _from_incident(material: Material, ranks: dict[int, str]) -> Iterator[Event]:
-    """Steps from the hook, collectives from the patterns; times of a rank share one clock."""
+    """Steps from the hook; where there are none, collectives from the patterns."""
     evidence = material.evidence
+    has_steps = False
     for rank in evidence.ranks if evidence else ():
-        if rank.rank in ranks and rank.steps is not None:
+        if rank.rank in ranks and rank.steps is not None and len(rank.steps.start_ns):
+            has_steps = True
             yield from _process(rank.rank, ranks[rank.rank])
             pairs = zip(rank.steps.start_ns, rank.steps.duration_ns, strict=False)
             for number, (start, length) in enumerate(pairs, rank.steps.first_step):
                 yield _slice(rank.rank, 0, start, length, f"step {number}")
             yield _named("thread_name", rank.rank, 0, "steps")
     for one in material.patterns:
-        if one.rank in ranks and one.arrivals is not None and evidence is None:
-            yield from _process(one.rank, ranks[one.rank])
-            yield _named("thread_name", one.rank, 1, "collectives")
-            rows = zip(
-                one.arrivals.key_C,
-                one.arrivals.start_ns_C.tolist(),
-                one.arrivals.end_ns_C.tolist(),
-                strict=True,
-            )
-            for key, start, end in rows:
-                yield _slice(one.rank, 1, start, end - start, key)
+        # Collectives are in the clock of their trace, steps in the host's: never on one line.
+        if one.rank in ranks and one.arrivals is not None and not has_steps:
+            yield from _collectives(one.rank, ranks[one.rank], one.arrivals)
+
+
+def _collectives(rank: int, role: str, arrivals: Arrivals) -> Iterator[Event]:
+    yield from _process(rank, role)
+    yield _named("thread_name", rank, 1, "collectives")
+    rows = zip(
+        arrivals.key_C, arrivals.start_ns_C.tolist(), arrivals.end_ns_C.tolist(), strict=True
+    )
+    for key, start, end in rows:
+        yield _slice(rank, 1, start, end - start, key)
 
 
 def _annotations(incident: Incident, start: float, end: float) -> Iterator[Event]:

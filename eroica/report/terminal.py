@@ -55,8 +55,8 @@ def print_patch(console: Console, patch: Patch) -> None:
     """Print one candidate patch: title, label, why, diff, gates that failed, rehearsal."""
     console.print()
     title = Text("PATCH", style="bold cyan")
-    title.append(f"   {patch.title}", style="bold")
-    title.append(f"   {patch.source}   label: ", style="dim")
+    title.append(f"   {one_line(patch.title)}", style="bold")
+    title.append(f"   {one_line(patch.source)}   label: ", style="dim")
     title.append(patch.label, style=LABEL_STYLES[patch.label])
     console.print(title, soft_wrap=True)
     for text in (patch.why, patch.behaviour):
@@ -152,7 +152,7 @@ def _print_table(console: Console, table: Table) -> None:
     """Print a table; without the blanks that fill up its last column."""
     console.print()
     with console.capture() as captured:
-        console.print(Padding(table, (0, 0, 0, 2)))
+        console.print(Padding(table, (0, 0, 0, 2)), soft_wrap=False)
     for line in captured.get().splitlines():
         console.print(Text.from_ansi(line.rstrip()), soft_wrap=True)
 
@@ -223,10 +223,15 @@ def _print_evidence(
 
 
 def _labelled(console: Console, label: str, text: str) -> None:
-    line = Text(label.ljust(INDENT), style="dim")
+    line = Text(label.ljust(INDENT), style="dim", overflow="ignore")
     line.append(one_line(text), style="not dim")
-    console.print(line, soft_wrap=not console.is_terminal)
+    _print_wrapped(console, line)
 
 
 def _line(console: Console, text: str) -> None:
-    console.print(Text(" " * INDENT + one_line(text)), soft_wrap=not console.is_terminal)
+    _print_wrapped(console, Text(" " * INDENT + one_line(text), overflow="ignore"))
+
+
+def _print_wrapped(console: Console, line: Text) -> None:
+    """Wrap between words on a terminal; a path longer than the line stays whole, to be copied."""
+    console.print(line, soft_wrap=not console.is_terminal, crop=False)
