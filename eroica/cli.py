@@ -1,5 +1,6 @@
 """The command line: builds the app and prints every error in one place."""
 
+import logging
 import os
 import sys
 
@@ -7,6 +8,7 @@ import typer
 
 from eroica.commands import assist, diagnosing, fixing, incidents, jobs, reviewing, tools
 from eroica.errors import EroicaError
+from eroica.text import visible
 
 app = typer.Typer(
     name="eroica",
@@ -22,6 +24,7 @@ for room in (jobs, diagnosing, fixing, reviewing, incidents, assist, tools):
 
 def main() -> None:
     """Run one command; errors for the user go to stderr with their exit code, no traceback."""
+    _configure_logging()
     try:
         status = app(prog_name="eroica", standalone_mode=False)
     except EroicaError as error:
@@ -42,15 +45,23 @@ def main() -> None:
             raise
         _fail(
             f"an error in eroica itself: {type(error).__name__}: {error}\n"
-            "nothing was written to your project\n"
             "EROICA_DEBUG=1 shows where; please report it with that",
             3,
         )
     sys.exit(status if isinstance(status, int) else 0)
 
 
+def _configure_logging() -> None:
+    """Warnings of eroica to stderr; with ``EROICA_DEBUG`` all it has to say, and from where."""
+    is_debug = bool(os.environ.get("EROICA_DEBUG"))
+    form = "eroica: %(name)s:%(lineno)d: %(message)s" if is_debug else "eroica: %(message)s"
+    logging.basicConfig(format=form, level=logging.WARNING)
+    logging.getLogger("eroica").setLevel(logging.DEBUG if is_debug else logging.WARNING)
+
+
 def _fail(message: str, code: int) -> None:
-    first, *rest = message.splitlines() or [""]
+    # A message can hold a file's name or a model's text: nothing in it may move the cursor.
+    first, *rest = visible(message).splitlines() or [""]
     sys.stderr.write("\n".join([f"eroica: {first}", *(f"        {line}" for line in rest)]) + "\n")
     sys.exit(code)
 

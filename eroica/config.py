@@ -4,8 +4,11 @@
 this project, with the reason. Override one with ``EROICA_<NAME>=value`` in the environment.
 """
 
+import math
 import os
 from dataclasses import dataclass, fields
+
+from eroica.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Parameters:
 
 
 def load(environment: "dict[str, str] | None" = None) -> Parameters:
-    """Return the parameters with overrides from the environment; a bad value raises ValueError."""
+    """Return the parameters with overrides from the environment; a bad value raises InputError."""
     given = os.environ if environment is None else environment
     changed: dict[str, float | int] = {}
     for field in fields(Parameters):
@@ -53,7 +56,14 @@ def load(environment: "dict[str, str] | None" = None) -> Parameters:
         if text is not None:
             kind = int if isinstance(field.default, int) else float
             try:
-                changed[field.name] = kind(text)
+                changed[field.name] = value = kind(text)
+                is_number = math.isfinite(value)
             except ValueError:
-                raise ValueError(f"EROICA_{field.name.upper()}={text!r} is not a number") from None
+                is_number = False
+            if not is_number:
+                raise InputError(
+                    f"EROICA_{field.name.upper()}={text!r} is not a number",
+                    f"expected {'a whole number' if kind is int else 'a number'},"
+                    f" like the default {field.default}",
+                )
     return Parameters(**changed)  # type: ignore[arg-type]

@@ -39,6 +39,8 @@ class Gathered:
     patterns: "list[RankPatterns]" = field(default_factory=list)
     source: str = ""
     warnings: list[Warning] = field(default_factory=list)
+    baseline: "list[RankPatterns]" = field(default_factory=list)
+    """Patterns of the job's own healthy time, where it was watched then."""
 
 
 def from_paths(
@@ -50,14 +52,13 @@ def from_paths(
 ) -> Gathered:
     """Read everything below the paths; a bad file becomes a warning, not the end."""
     if len(paths) == 1 and incidents.is_incident(paths[0]):
-        return from_incident(IncidentFolder(paths[0]))
+        return from_incident(IncidentFolder(paths[0]), source_root=source_root)
     from eroica.read.folder import find_inputs, load_evidence
 
     inputs = find_inputs(list(paths))
     evidence = load_evidence(inputs, run=partial(_on_all_cores, engine=engine))
     patterns, warnings = _summarize(inputs, engine, progress)
-    if source_root is not None:
-        evidence = msgspec.structs.replace(evidence, source_root=str(source_root.resolve()))
+    evidence = _with_source_root(evidence, source_root)
     if evidence.source_root is None:
         folders = [path for path in paths if path.is_dir()]
         root = guess_source_root(evidence, folders)
@@ -66,12 +67,21 @@ def from_paths(
     found = Gathered(evidence, patterns, source, warnings)
     if not patterns and not has_stack_evidence(evidence) and not evidence.log_events:
         if len(inputs.incidents) == 1:
-            return from_incident(IncidentFolder(inputs.incidents[0].parent))
+            only = IncidentFolder(inputs.incidents[0].parent)
+            return from_incident(only, source_root=source_root)
         raise _nothing_usable(source, [*inputs.warnings, *evidence.warnings, *warnings])
     return found
 
 
-def from_incident(folder: IncidentFolder) -> Gathered:
+def _with_source_root(evidence: JobEvidence, root: Path | None) -> JobEvidence:
+    if root is None:
+        return evidence
+    if not root.is_dir():
+        raise InputError(f"--source {root} is not a folder")
+    return msgspec.structs.replace(evidence, source_root=str(root.resolve()))
+
+
+def from_incident(folder: IncidentFolder, *, source_root: Path | None = None) -> Gathered:
     """Load what a saved incident was made from."""
     from eroica.summarize import read_parquet
 
@@ -83,20 +93,26 @@ def from_incident(folder: IncidentFolder) -> Gathered:
             "it holds neither evidence.json nor patterns.parquet",
         )
     evidence = evidence or JobEvidence(ranks=(), world_size=len(patterns))
+    evidence = _with_source_root(evidence, source_root)
     return Gathered(evidence, list(patterns), source=f"incident {folder.id}")
 
 
-def from_pid(pid: int | None, *, progress: Progress = silent) -> Gathered:
+def from_pid(
+    pid: int | None, *, source_root: Path | None = None, progress: Progress = silent
+) -> Gathered:
     """Look at a job that is already running on this host: the one of ``pid``, or the only one."""
     from eroica.watch.attach import look
 
     found = look(pid, progress=progress)
-    return Gathered(found.evidence, list(found.patterns), source=found.source)
+    evidence = _with_source_root(found.evidence, source_root)
+    return Gathered(evidence, list(found.patterns), source=found.source)
 
 
 def from_watch(result: "WatchResult") -> Gathered:
     """Take over what the watcher gathered of the job it ran."""
-    return Gathered(result.evidence, list(result.patterns), source="live")
+    return Gathered(
+        result.evidence, list(result.patterns), source="live", baseline=list(result.baseline)
+    )
 
 
 def has_stack_evidence(evidence: JobEvidence) -> bool:
@@ -119,19 +135,27 @@ def guess_source_root(evidence: JobEvidence, folders: Sequence[Path] = ()) -> st
 
     ``folders`` that hold a script of that name stand in for one that lies elsewhere.
     """
-    scripts: Counter[str] = Counter()
-    for one in evidence.ranks:
-        for thread in (thread for stacks in one.stacks for thread in stacks.threads):
-            if thread.is_main and thread.frames and thread.frames[-1].name == "<module>":
-                scripts[thread.frames[-1].file or ""] += 1
-    for script, _ in scripts.most_common():
-        path = Path(script)
+    for path in _scripts(evidence):
         if path.is_absolute() and path.is_file() and "site-packages" not in path.parts:
             return str(path.parent)
         for folder in folders:
             if path.name and (folder / path.name).is_file():
                 return str(folder.resolve())
     return None
+
+
+def script_folders(evidence: JobEvidence) -> list[Path]:
+    """Where the scripts that the ranks run lie on their own machines, the commonest first."""
+    return list(dict.fromkeys(path.parent for path in _scripts(evidence) if path.is_absolute()))
+
+
+def _scripts(evidence: JobEvidence) -> list[Path]:
+    scripts: Counter[str] = Counter()
+    for one in evidence.ranks:
+        for thread in (thread for stacks in one.stacks for thread in stacks.threads):
+            if thread.is_main and thread.frames and thread.frames[-1].name == "<module>":
+                scripts[thread.frames[-1].file or ""] += 1
+    return [Path(script) for script, _ in scripts.most_common()]
 
 
 def _on_all_cores(function: Callable[[A], B], items: Iterable[A], *, engine: str) -> Iterator[B]:
@@ -153,7 +177,10 @@ def _summarize(
     warnings: list[Warning] = []
     started = time.monotonic()
     for path in inputs.patterns:
-        patterns.extend(read_patterns(path))
+        try:
+            patterns.extend(read_patterns(path))
+        except (EroicaError, OSError, ValueError) as error:
+            warnings.append(_warning(path, error))
     files = [(trace.path, trace.rank) for trace in (*inputs.traces, *inputs.nsys)]
     results = summarize_files(
         files,
@@ -164,8 +191,7 @@ def _summarize(
     for number, result in enumerate(results, start=1):
         progress(f"read {number} of {max(number, len(files))} ranks")
         if isinstance(result, tuple):
-            path, error = result
-            warnings.append(Warning(file=str(path), what=str(error).replace("\n", "; ")))
+            warnings.append(_warning(*result))
         else:
             patterns.append(result)
             warnings.extend(result.warnings)
@@ -175,6 +201,10 @@ def _summarize(
         ranks = f"{len(patterns)} rank{'' if len(patterns) == 1 else 's'}"
         progress(f"read {ranks}, {events:,} events, {units.size(size)} in {took}")
     return sorted(patterns, key=lambda one: one.rank), warnings
+
+
+def _warning(path: object, error: Exception) -> Warning:
+    return Warning(file=str(path), what=str(error).replace("\n", "; "))
 
 
 def _nothing_usable(source: str, warnings: Sequence[Warning]) -> EroicaError:

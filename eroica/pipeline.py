@@ -4,6 +4,8 @@ Each entry point gathers a ``JobEvidence`` and ``RankPatterns``; ``conclude`` lo
 by rule and writes the folder. No stage is imported before it is needed.
 """
 
+import os
+import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +17,7 @@ import eroica
 from eroica import gathering, units
 from eroica import incident as incidents
 from eroica.config import Parameters, load
+from eroica.errors import EroicaError, InputError
 from eroica.gathering import Gathered, Progress, silent
 from eroica.incident import IncidentFolder
 from eroica.records import Cause, Incident, Job, JobEvidence, StepMs, Verdict, Warning
@@ -40,8 +43,19 @@ def diagnose_paths(
     gathered = gathering.from_paths(
         paths, engine=engine, source_root=source_root, progress=progress
     )
-    past = gathering.from_paths(baseline, engine=engine, progress=progress) if baseline else None
-    return conclude(gathered, baseline=past.patterns if past else None, progress=progress)
+    past = patterns_of(baseline, engine, progress) if baseline else None
+    return conclude(gathered, baseline=past, progress=progress)
+
+
+def patterns_of(baseline: Sequence[Path], engine: str, progress: Progress) -> "list[RankPatterns]":
+    """The patterns of a job's healthy time; InputError where the paths hold none."""
+    found = gathering.from_paths(baseline, engine=engine, progress=progress)
+    if not found.patterns:
+        raise InputError(
+            f"--baseline {found.source} holds nothing to compare with",
+            "expected traces or patterns of the job when it was healthy",
+        )
+    return found.patterns
 
 
 def _diagnose_table(path: Path, progress: Progress) -> IncidentFolder:
@@ -69,22 +83,37 @@ def conclude(
         root_found = gathering.guess_source_root(gathered.evidence)
         gathered.evidence = msgspec.structs.replace(gathered.evidence, source_root=root_found)
     parameters = load()
-    verdict = localize(gathered, baseline, parameters)
+    verdict = localize(gathered, baseline or gathered.baseline or None, parameters)
     return _write(gathered, verdict, root)
 
 
 def _write(gathered: Gathered, verdict: Verdict, root: Path | None) -> IncidentFolder:
-    from eroica.explain import explain
-
     category = verdict.causes[0].category if verdict.causes else verdict.symptom
     folder = incidents.create(category, root)
+    try:
+        _fill(folder, gathered, verdict)
+    except BaseException as error:
+        if not incidents.is_incident(folder.path):  # half an incident helps nobody
+            shutil.rmtree(folder.path, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise EroicaError(
+                f"the incident could not be written to {folder.path}",
+                str(error),
+                "free some space, or set EROICA_HOME to another folder",
+            ) from error
+        raise
+    return folder
+
+
+def _fill(folder: IncidentFolder, gathered: Gathered, verdict: Verdict) -> None:
+    from eroica.explain import explain
+
     incident = build_incident(folder.id, gathered, verdict)
     _write_inputs(folder, gathered)
     folder.write_incident(incident)
     evidence = gathered.evidence
     root_path = Path(evidence.source_root) if evidence.source_root else None
     folder.write_diagnoses(explain(incident, evidence=evidence, source_root=root_path))
-    return folder
 
 
 def localize(
@@ -121,7 +150,7 @@ def build_incident(name: str, gathered: Gathered, verdict: Verdict) -> Incident:
         symptom=verdict.symptom,
         onset=_iso(evidence.onset_ns),
         job=_job(gathered),
-        causes=tuple(_relative(cause, evidence.source_root) for cause in verdict.causes),
+        causes=tuple(_relative(cause, evidence) for cause in verdict.causes),
         findings=verdict.findings,
         warnings=tuple(seen),
         headline=verdict.headline,
@@ -135,28 +164,56 @@ def build_incident(name: str, gathered: Gathered, verdict: Verdict) -> Incident:
     )
 
 
-def _relative(cause: Cause, source_root: str | None) -> Cause:
+def _relative(cause: Cause, evidence: JobEvidence) -> Cause:
     """Name files of the project by their path in it, as people and patches do."""
-    if source_root is None:
+    if evidence.source_root is None:
         return cause
-    root = Path(source_root)
+    root = Path(evidence.source_root)
+    homes = gathering.script_folders(evidence)
     places = [
-        msgspec.structs.replace(place, file=_in_project(place.file, root))
+        msgspec.structs.replace(place, file=in_project(place.file, root, homes))
         for place in cause.functions
     ]
     return msgspec.structs.replace(cause, functions=tuple(places))
 
 
-def _in_project(file: str | None, root: Path) -> str | None:
-    """The path below the root; a file of another machine by its name, if the root has it."""
+def in_project(file: str | None, root: Path, homes: Sequence[Path] = ()) -> str | None:
+    """The path below the root; of another machine's file, the longest end that is there too.
+
+    ``homes`` are the folders of the job's script over there. A bare name says little: it counts
+    only in such a folder, or where the project has no other file of that name. Libraries never.
+    """
+    from eroica.explain.privacy import is_library
+
     if file is None:
         return None
     path = Path(file)
     if path.is_relative_to(root):
         return path.relative_to(root).as_posix()
-    if path.is_absolute() and not path.exists() and (root / path.name).is_file():
-        return path.name
+    if not path.is_absolute() or path.exists() or is_library(file):
+        return file
+    ends = [Path(*path.parts[n:]) for n in range(1, len(path.parts))]
+    ends = [path.relative_to(home) for home in homes if path.is_relative_to(home)] + ends
+    for end in ends:
+        if (root / end).is_file():
+            is_sure = len(end.parts) > 1 or path.parent in homes or _is_only(end.name, root)
+            return end.as_posix() if is_sure else file
     return file
+
+
+def _is_only(name: str, root: Path) -> bool:
+    """True where one file below the root has the name; False where there is too much to look at."""
+    found = 0
+    for number, (_, folders, files) in enumerate(os.walk(root)):
+        folders[:] = [one for one in folders if not one.startswith(".") and one not in _NOT_OURS]
+        found += name in files
+        if found > 1 or number > _MAX_FOLDERS:
+            return False
+    return found == 1
+
+
+_NOT_OURS = frozenset(("venv", "site-packages", "node_modules", "__pycache__"))
+_MAX_FOLDERS = 2000
 
 
 def _write_inputs(folder: IncidentFolder, gathered: Gathered) -> None:
@@ -165,6 +222,7 @@ def _write_inputs(folder: IncidentFolder, gathered: Gathered) -> None:
         from eroica.summarize import write_parquet
 
         write_parquet(folder.patterns_path, gathered.patterns)
+        folder.patterns_path.chmod(incidents.PRIVATE)
 
 
 def _job(gathered: Gathered) -> Job:

@@ -55,7 +55,7 @@ class Call(Generic[Item, Result]):
             return Failure(
                 f"{describe(item)} could not be summarized",
                 f"{type(error).__name__}: {error}",
-                "please report this with the file; `--debug` shows where it happened",
+                "please report this with the file; EROICA_DEBUG=1 shows where it happened",
                 False,
             )
 

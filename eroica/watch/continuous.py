@@ -246,7 +246,11 @@ class Continuous:
             baseline=self.baseline,
             hint=hint,
         )
-        self.on_incident(result)
+        try:
+            self.on_incident(result)
+        except Exception as error:  # the job runs on, and so must its watch
+            logger.warning("the %s incident could not be told: %r", hint, error)
+            logger.debug("where it failed", exc_info=True)
 
     def evidence(
         self, hint: str | None, onset_ns: int | None, samples: dict[int, Samples]
