@@ -9,6 +9,7 @@ import pytest
 from make_prompts import GOOD, answer, with_source
 from make_server import Served, fails, plain, streams
 
+from eroica.errors import InputError
 from eroica.explain import ask
 from eroica.explain.model import resolve
 
@@ -188,3 +189,66 @@ def test_tests_cannot_reach_another_machine():
 
     with pytest.raises((SocketConnectBlockedError, UserWarning)):
         socket.create_connection(("192.0.2.1", 80), timeout=0.2)
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "OPENAI_PROXY"])
+def test_a_prompt_for_this_machine_never_goes_through_a_proxy(folder, monkeypatch, variable):
+    with Served(streams(answer())) as proxy, Served(streams(answer())) as server:
+        monkeypatch.setenv(variable, proxy.url.removesuffix("/v1"))
+        asked = ask(folder, model_of(server))
+        assert asked.is_answered, asked.reason
+        assert (len(proxy.requests), len(server.requests)) == (0, 1)
+
+
+def test_a_server_on_this_machine_cannot_send_a_prompt_on(folder):
+    with Served(streams(answer())) as elsewhere:
+        moved = fails(307, location=f"{elsewhere.url}/chat/completions")
+        with Served(moved) as server:
+            asked = ask(folder, model_of(server))
+        assert not asked.is_answered
+        assert elsewhere.requests == []
+
+
+def test_other_libraries_are_kept_from_a_proxy_and_the_shell_gets_its_variables_back(monkeypatch):
+    from urllib.request import proxy_bypass
+
+    from eroica.explain.provider import _unproxied
+
+    monkeypatch.setenv("NO_PROXY", "example.org")
+    monkeypatch.setenv("http_proxy", "http://proxy.example:3128")
+    first, second = _unproxied("127.0.0.1"), _unproxied("::1")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert proxy_bypass("127.0.0.1")
+    assert os.environ["NO_PROXY"] == "example.org,127.0.0.1,::1"
+    second.__exit__(None, None, None)
+    assert os.environ["NO_PROXY"] == "example.org"
+    assert "no_proxy" not in os.environ
+
+
+def test_an_address_in_the_environment_is_the_one_consent_is_asked_for():
+    given = {"ANTHROPIC_BASE_URL": "https://gateway.example/a"}
+    model = resolve("anthropic:m", environment=given)
+    assert model.endpoint == "https://gateway.example/a"
+    assert model.options["base_url"] == "https://gateway.example/a"
+    assert resolve("anthropic:m", environment={}).endpoint == "anthropic (its own address)"
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("google_genai:m", {"GOOGLE_GENAI_BASE_URL": "https://gateway.example"}),
+        ("mistralai:m", {"MISTRAL_BASE_URL": "https://gateway.example"}),
+        ("anthropic:m", {"ANTHROPIC_BASE_URL": "https://a.example", "ANTHROPIC_PROXY": "http://b"}),
+    ],
+)
+def test_an_address_that_cannot_be_made_explicit_is_refused(name, given):
+    with pytest.raises(InputError, match=next(iter(given))):
+        resolve(name, environment=given)
+
+
+def test_ollama_goes_to_this_machine_unless_told_otherwise():
+    assert resolve("ollama:m", environment={}).endpoint == "http://127.0.0.1:11434"
+    there = resolve("ollama:m", environment={"OLLAMA_HOST": "gpu7:11434"})
+    assert there.endpoint == there.options["base_url"] == "http://gpu7:11434"

@@ -8,6 +8,7 @@ elsewhere.
 
 import ipaddress
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -148,11 +149,7 @@ def resolve(
         provider, rest = "openai", wanted
     if provider == "openai":
         return _openai(rest, env, dict(options or {}))
-    from eroica.explain.provider import LangChainModel
-
-    return LangChainModel(
-        f"{provider}:{rest}", provider, rest, f"{provider} (its own address)", dict(options or {})
-    )
+    return _other(provider, rest, env, dict(options or {}))
 
 
 def is_configured(environment: Mapping[str, str] | None = None) -> bool:
@@ -183,6 +180,53 @@ def _openai(name: str, env: Mapping[str, str], options: dict[str, Any]) -> ChatM
         **options,
     }
     return LangChainModel(f"openai:{name}", "openai", name, url, given)
+
+
+_ADDRESS_OPTIONS = {
+    "anthropic": "base_url",
+    "azure_openai": "azure_endpoint",
+    "groq": "base_url",
+    "ollama": "base_url",
+}
+"""How LangChain's classes take an address, where eroica knows it."""
+_OLLAMA_URL = "http://127.0.0.1:11434"
+
+
+def _other(provider: str, name: str, env: Mapping[str, str], options: dict[str, Any]) -> ChatModel:
+    """Return a model of another provider; where its text goes is never left to a variable."""
+    from eroica.explain.provider import LangChainModel
+
+    option = _ADDRESS_OPTIONS.get(provider, "base_url")
+    found = addresses_of(provider, env)
+    url = str(options.get(option) or "")
+    if not url and found:
+        variable, url = found[0]
+        if provider not in _ADDRESS_OPTIONS or len({value for _, value in found}) > 1:
+            named = ", ".join(f"{variable}={value}" for variable, value in found)
+            raise InputError(
+                f"where {provider}:{name} would send text is not clear",
+                f"{named} in the environment",
+                f"unset {variable}, or use openai:NAME with OPENAI_BASE_URL",
+            )
+    if not url and provider == "ollama":
+        url = _OLLAMA_URL
+    if url and provider in _ADDRESS_OPTIONS:
+        url = url if "://" in url else f"http://{url}"
+        options[option] = url
+    return LangChainModel(
+        f"{provider}:{name}", provider, name, url or f"{provider} (its own address)", options
+    )
+
+
+def addresses_of(provider: str, env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the variables that turn a provider's library to another address, with values."""
+    whole = provider.upper().replace("-", "_")
+    stem = whole.partition("_")[0]
+    form = re.compile(
+        rf"(?:{re.escape(whole)}_(?:\w+_)?|{re.escape(stem)}_|{re.escape(stem.removesuffix('AI'))}_)"
+        r"(?:BASE_URL|API_BASE|API_URL|URL|ENDPOINT|HOST|PROXY)"
+    )
+    return sorted((name, value) for name, value in env.items() if value and form.fullmatch(name))
 
 
 def is_loopback(endpoint: str) -> bool:

@@ -9,12 +9,13 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from eroica.errors import ModelError
-from eroica.explain.model import CallContext, Completion, Message, OnToken, Schema
+from eroica.explain.model import CallContext, Completion, Message, OnToken, Schema, is_loopback
 
 _REFUSES_SCHEMA = (400, 404, 415, 422, 501)
 
@@ -70,21 +71,30 @@ class LangChainModel:
         pieces: queue.SimpleQueue[str | Completion | Exception] = queue.SimpleQueue()
 
         def call() -> None:
+            result: Completion | Exception
             try:
-                with _untraced():
-                    chat = self._open(max_tokens, seconds, schema)
-                    pieces.put(_stream(chat, pairs, pieces.put))
+                with _untraced(), self._direct_way():
+                    result = _stream(self._open(max_tokens, seconds, schema), pairs, pieces.put)
             except Exception as error:
                 # The border to a library: whatever a provider raises becomes one named error.
-                pieces.put(error)
+                result = error
+            pieces.put(result)
 
         threading.Thread(target=call, name="model call", daemon=True).start()
         return _received(pieces, seconds, on_token)
+
+    def _direct_way(self) -> AbstractContextManager[None]:
+        # The openai client is given no proxy at all; the others can only be asked by variable.
+        if self.provider == "openai" or not is_loopback(self.endpoint):
+            return nullcontext()
+        return _unproxied(urlsplit(self.endpoint).hostname or "")
 
     def _open(self, max_tokens: int, seconds: float, schema: Schema | None = None) -> Any:  # noqa: ANN401 - a LangChain model
         from langchain.chat_models import init_chat_model
 
         limits: dict[str, Any] = {"max_tokens": max_tokens, "timeout": seconds}
+        if is_loopback(self.endpoint) and self.provider == "openai":
+            limits |= _direct(seconds)
         if schema is not None:
             # Beside the library's own way, which parses while it streams and raises on a cut.
             form = {"name": "diagnosis", "strict": True, "schema": schema}
@@ -117,6 +127,49 @@ def _untraced() -> Iterator[None]:
             yield
     finally:
         os.environ.update(kept)
+
+
+def _direct(seconds: float) -> dict[str, Any]:
+    """Options for a client that goes to this machine and nowhere else, whatever the shell says."""
+    from openai import DefaultHttpxClient
+
+    client = DefaultHttpxClient(trust_env=False, follow_redirects=False, timeout=seconds)
+    return {"http_client": client, "openai_proxy": None}
+
+
+class _Unproxied:
+    """Keeps libraries from the shell's proxy while any call to this machine is under way."""
+
+    NAMES = ("NO_PROXY", "no_proxy")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._kept: dict[str, str | None] = {}
+
+    @contextmanager
+    def __call__(self, host: str) -> Iterator[None]:
+        """Except this host; calls may overlap, and the last one puts back what was there."""
+        with self._lock:
+            if self._calls == 0:
+                self._kept = {name: os.environ.get(name) for name in self.NAMES}
+            self._calls += 1
+            for name in self.NAMES:
+                hosts = [part for part in os.environ.get(name, "").split(",") if part]
+                os.environ[name] = ",".join([*hosts, host])
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls -= 1
+                for name, value in self._kept.items() if self._calls == 0 else ():
+                    if value is None:
+                        os.environ.pop(name, None)
+                    else:
+                        os.environ[name] = value
+
+
+_unproxied = _Unproxied()
 
 
 def _received(
