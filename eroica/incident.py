@@ -285,8 +285,16 @@ def find(reference: str | None, root: Path | None = None) -> IncidentFolder:
 
 
 def list_folders(root: Path | None = None) -> list[IncidentFolder]:
-    """All incidents, oldest first (ids begin with the time)."""
+    """All incidents, oldest first: ids begin with the time; within a second, as written."""
     base = root or store()
     if not base.is_dir():
         return []
-    return [IncidentFolder(path) for path in sorted(base.iterdir()) if is_incident(path)]
+    found = [path for path in base.iterdir() if is_incident(path)]
+    found.sort(key=lambda path: (path.name[:15], _written_ns(path), path.name))
+    return [IncidentFolder(path) for path in found]
+
+
+def _written_ns(path: Path) -> int:
+    with suppress(OSError):
+        return (path / "incident.json").stat().st_mtime_ns
+    return 0

@@ -151,3 +151,12 @@ def test_a_reference_of_any_length_is_only_not_found(tmp_path):
     folder.write_incident(incident())
     with pytest.raises(InputError, match="is no incident"):
         incidents.find("y" * 5000, tmp_path)
+
+
+def test_the_newest_of_one_second_is_the_one_written_last(tmp_path, monkeypatch):
+    monkeypatch.setattr("eroica.incident.time.strftime", lambda *_: "20261129-031205")
+    for number, slug in enumerate(("zebra", "apple")):
+        folder = incidents.create(slug, tmp_path)
+        folder.write_incident(incident())
+        os.utime(folder.path / "incident.json", ns=(number, number))
+    assert incidents.find(None, tmp_path).id == "20261129-031205-apple"

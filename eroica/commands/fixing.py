@@ -190,7 +190,10 @@ def _show_outcome(folder: IncidentFolder, patches: list[Patch], done: Outcome) -
     if done.branch:
         commands.append((f"git merge {done.branch}", "brings it to the work tree"))
     elif patches and not standing:
-        commands.append((f"eroica fix {folder.id} --accept all --apply", "writes it"))
+        if done.why_not:
+            commands.append((f"eroica review {folder.id}", "decides on each hunk"))
+        elif any(patch.label != "display-only" for patch in patches):
+            commands.append((f"eroica fix {folder.id} --accept all --apply", "writes it"))
         commands.append((f"eroica fix {folder.id} --verify CMD", "rehearses it first"))
     elif standing and not done.written:
         output.say(f"{', '.join(patch.id for patch in standing)} was applied before")
