@@ -70,6 +70,7 @@ def main(epochs=2):
         dist.all_gather_object(totals, frames)
         if rank == 0:
             print(f"end of pass {epoch}: {sum(totals)} frames", flush=True)
+    dist.barrier()
 
 
 if __name__ == "__main__":

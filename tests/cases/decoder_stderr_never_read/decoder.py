@@ -7,7 +7,7 @@ for line in sys.stdin:
     values = []
     for i in range(32):
         value = math.sin(seed * 0.37 + i * 0.11) * 3
-        if abs(value) > 2.2 and seed >= 4000:
+        if abs(value) > 2.2 and seed >= 4500:
             sys.stderr.write(f"record {seed}: sample {i} = {value:.3f} outside of the calibrated range, clipped\n")
             value = math.copysign(2.2, value)
         values.append(value)

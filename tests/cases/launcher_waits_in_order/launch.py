@@ -10,7 +10,8 @@ def main():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    shared = dict(os.environ, WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    shared = dict(os.environ, WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world), OMP_NUM_THREADS="1",
+                  MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
     ranks = [subprocess.Popen([sys.executable, *script], env=dict(shared, RANK=str(r), LOCAL_RANK=str(r))) for r in range(world)]
     for process in ranks:
         process.wait()

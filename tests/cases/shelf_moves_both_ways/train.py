@@ -25,16 +25,16 @@ def move(source, target, count):
 class Pool:
     """Samples in use and samples at rest; a thread swaps some of them now and then."""
 
-    def __init__(self, rows, refresh_s):
+    def __init__(self, rows):
         half = len(rows) // 2
         self.hot, self.cold = Shelf("hot", rows[:half]), Shelf("cold", rows[half:])
-        self.refresh_s = refresh_s
-        if refresh_s:
-            threading.Thread(target=self._refresh, daemon=True, name="refresh").start()
 
-    def _refresh(self):
+    def start_refresh(self, every_s):
+        threading.Thread(target=self._refresh, args=(every_s,), daemon=True, name="refresh").start()
+
+    def _refresh(self, every_s):
         while True:
-            time.sleep(self.refresh_s)
+            time.sleep(every_s)
             move(self.cold, self.hot, 20)
 
     def batch(self, n):
@@ -52,8 +52,10 @@ def main():
     torch.manual_seed(0)
     model = DDP(nn.Sequential(nn.Linear(24, 96), nn.SiLU(), nn.Linear(96, 24)))
     opt = torch.optim.Adam(model.parameters(), lr=1e-3)
-    pool = Pool(rows, refresh_s=0.011 if rank == 2 else 0)
-    for step in range(1, 801):
+    pool = Pool(rows)
+    for step in range(1, 501):
+        if rank == 2 and step == 120:
+            pool.start_refresh(every_s=0.011)
         x = pool.batch(24)
         loss = (model(x) - x.roll(1, 1)).pow(2).mean()
         opt.zero_grad()

@@ -16,14 +16,18 @@ def vocabulary(rank):
 class Loop:
     def __init__(self, args, rank):
         self.args, self.rank, self.clock = args, rank, None
+        start = time.monotonic()
         self.table = vocabulary(rank)
-        self.clock = time.monotonic()
+        self.set_up_s = time.monotonic() - start
         torch.manual_seed(0)
         self.model = DDP(nn.Sequential(nn.Linear(32, 96), nn.GELU(), nn.Linear(96, 32)))
         self.opt = torch.optim.Adam(self.model.parameters(), lr=1e-3)
 
     def out_of_time(self):
-        return time.monotonic() - self.clock > self.args.budget_s
+        """The set-up counts; the first step, which loads what the optimizer needs, does not."""
+        if self.clock is None:
+            self.clock = time.monotonic()
+        return self.set_up_s + time.monotonic() - self.clock > self.args.budget_s
 
     def step(self, i):
         x = self.table[torch.randint(500, (32,))]
@@ -36,7 +40,7 @@ class Loop:
 
     def run(self):
         i = 0
-        while i < self.args.max_steps and not self.out_of_time():
+        while i < self.args.max_steps and not (i and self.out_of_time()):
             i += 1
             self.step(i)
         return i
@@ -50,7 +54,7 @@ class Loop:
 
 def main():
     ap = argparse.ArgumentParser()
-    ap.add_argument("--budget-s", type=float, default=5.0)
+    ap.add_argument("--budget-s", type=float, default=4.0)
     ap.add_argument("--max-steps", type=int, default=100000)
     args = ap.parse_args()
     dist.init_process_group("gloo")
