@@ -36,6 +36,8 @@ MIN_EXCESS = 0.15
 
 MIN_WORK = 0.45
 
+CONTRADICTION = 0.10  # of a window: less is jitter beside what the samples of many steps say
+
 
 def straggler(view: JobView) -> list[Draft]:
     """Return the cause on few ranks, if there is one."""
@@ -81,11 +83,21 @@ def _issues_last(view: JobView, found: Slowest) -> bool:
 
 
 def _confirmed(view: JobView, found: Slowest) -> bool:
-    """Where arrivals are known, the slow ranks must be the last at the collectives that cost."""
-    table = arrival_table([p for p in view.patterns if not p.is_sampled])
-    if table is None or view.source != "profiler":
+    """Where arrivals are known, the slow ranks must be the last at the collectives that cost.
+
+    Samples cover more steps than a window does: against them arrivals count only where somebody
+    else clearly holds the others.
+    """
+    profiled = [p for p in view.patterns if not p.is_sampled]
+    table = arrival_table(profiled)
+    if table is None:
         return True
     slow = {view.ranks[p] for p in found.positions}
+    if view.source != "profiler":
+        window_ns = max(p.window_ns for p in profiled)
+        held_by_others = sum(r.held_ns for r in late_ranks(table) if r.rank not in slow)
+        if held_by_others < CONTRADICTION * window_ns:
+            return True
     if np.isnan(table.late_ns_CR).any():
         return True  # ranks meet in groups: the last of one group may be late for another's sake
     late = late_ranks(table)
