@@ -129,14 +129,146 @@ async def test_secrets_in_a_source_do_not_leave(connect):
         assert "sk-abcdefghijklmnop" not in source["text"]
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "../../etc/passwd", "link", ".env", "nothing.py"])
+SECRET_FILES = [
+    ".env",
+    ".env.local",
+    ".npmrc",
+    ".ssh/config",
+    ".git/config",
+    "certs/server.pem",
+    "id_ed25519",
+    "credentials.json",
+    ".eroica/incidents/x/pseudonyms.json",
+]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/passwd", "../../etc/passwd", "link", "nothing.py", "a" * 300, "a\0b", *SECRET_FILES],
+)
 async def test_nothing_outside_the_roots_can_be_read(connect, project, path):
     async with connect() as client:
         (project / "link").symlink_to("/etc/passwd")
-        (project / ".env").write_text("KEY=1")
+        for name in SECRET_FILES:
+            (project / name).parent.mkdir(parents=True, exist_ok=True)
+            (project / name).write_text("root:x:0")
         result = await call(client, "get_source", path=path)
         assert result.is_error
         assert "root:" not in result.content[0].text
+
+
+def test_a_store_below_a_root_cannot_be_read_whatever_its_name(project, monkeypatch):
+    from eroica.assistants.roots import Roots
+    from eroica.errors import InputError
+
+    monkeypatch.setenv("EROICA_HOME", str(project / "incidents_here"))
+    folder = incidents.create("x")
+    (folder.path / "notes.txt").write_text("x")
+    with pytest.raises(InputError):
+        Roots([project]).resolve(str(folder.path / "notes.txt"))
+
+
+def test_code_that_is_named_like_a_secret_can_be_read(project):
+    from eroica.assistants.roots import Roots
+
+    for name in ("secrets.py", "id_mapping.py", "keys.py"):
+        (project / name).write_text("x = 1")
+        assert Roots([project]).read_source(name)[1] == "x = 1"
+
+
+async def test_an_incident_is_named_by_id_and_never_by_path(connect, project, tmp_path):
+    import shutil
+
+    outside = tmp_path / "outside"
+    shutil.copytree(incidents.find(None).path, outside)
+    shutil.copytree(outside, project / "inside")
+    (incidents.store() / "20990101-000000-link").symlink_to(outside)
+    async with connect() as client:
+        for name in (str(outside), "../../../outside", "inside", "./inside", "link", "", "/"):
+            for tool, more in (
+                ("get_incident", {}),
+                ("get_evidence", {}),
+                ("get_report", {}),
+                ("propose_patch", {"patch": GOOD}),
+            ):
+                result = await call(client, tool, incident=name, **more)
+                assert result.is_error, (name, tool)
+        assert not (outside / "patches.json").exists()
+        latest = (await call(client, "get_incident", incident="latest")).structured_content
+        assert "link" not in latest["id"]
+
+
+SECRET = "hunter2secret99"
+
+
+@pytest.fixture
+def leaky(project):
+    """An incident whose every text holds a password, a home and a mail address."""
+    import msgspec
+
+    telling = f"DB_PASS={SECRET} in /home/ada/run by ada@example.org"
+    folder = incidents.find(None)
+    record = folder.read_incident()
+    cause = msgspec.structs.replace(
+        record.causes[0], summary=telling, why=(telling,), against=(telling,), advice=telling
+    )
+    details = {"log": telling, "set": {"key": "env.API_TOKEN", "value": SECRET}}
+    finding = msgspec.structs.replace(record.findings[0], text=telling, details=details)
+    folder.write_incident(
+        msgspec.structs.replace(
+            record,
+            headline=telling,
+            causes=(cause,),
+            findings=(finding,),
+            not_seen=(telling,),
+            job=msgspec.structs.replace(record.job, command=("train", "--db-pass", SECRET)),
+        )
+    )
+    (project / "train.py").write_text(SCRIPT + f"# {telling}\n")
+    return folder
+
+
+async def test_no_answer_and_no_resource_holds_a_secret_or_a_user(connect, leaky):
+    import json
+
+    patch = "train.py\n<<<<<<< SEARCH\n# DB_PASS=x in run by\n=======\n# y\n>>>>>>> REPLACE\n"
+    texts = []
+    async with connect() as client:
+        for tool, arguments in (
+            ("list_incidents", {}),
+            ("get_incident", {"incident": "latest"}),
+            ("get_evidence", {"incident": "latest"}),
+            ("get_report", {"incident": "latest"}),
+            ("get_source", {"path": "train.py"}),
+            ("propose_patch", {"incident": "latest", "patch": GOOD}),
+            ("propose_patch", {"incident": "latest", "patch": patch}),
+            ("get_incident", {"incident": f"DB_PASS={SECRET}"}),
+            ("get_source", {"path": "/home/ada/x"}),
+        ):
+            result = await call(client, tool, **arguments)
+            texts += [json.dumps(result.structured_content)]
+            texts += [part.text for part in result.content]
+        for name in ("incident.json", "report.md", "patches/A1.diff"):
+            read = await client.read_resource(f"eroica://incident/{leaky.id}/{name}")
+            texts.append(read.contents[0].text)
+            if name == "incident.json":
+                assert json.loads(texts[-1])["id"] == leaky.id
+        for prompt in ("explain", "fix"):
+            made = await client.get_prompt(prompt, {"incident": leaky.id})
+            texts.append(made.messages[0].content.text)
+    for text in texts:
+        assert SECRET not in text
+        assert "/home/ada" not in text
+        assert "ada@example.org" not in text
+
+
+async def test_one_unreadable_incident_does_not_hide_the_others(connect, project):
+    broken = incidents.create("broken")
+    (broken.path / "incident.json").write_text("{")
+    async with connect() as client:
+        listed = (await call(client, "list_incidents")).structured_content
+        assert listed["total"] == 2
+        assert sorted(row["symptom"] for row in listed["incidents"]) == ["", "stuck"]
 
 
 async def test_findings_come_in_pages(connect):

@@ -219,6 +219,8 @@ def test_a_user_without_a_home_is_no_obstacle(saved_incident, monkeypatch):
 def test_redaction_of_a_record_knows_variables_by_their_setting():
     from eroica.explain.privacy import redact_all
 
+    command = ["train", "--db-pass", "hunter22", "--lr", "3"]
+    assert redact_all(command) == ["train", "--db-pass", "[secret]", "--lr", "3"]
     record = {"settings": [{"key": "env.DB_PASS", "value": "short"}, {"text": "mail me@x.org"}]}
     assert redact_all(record) == {
         "settings": [{"key": "env.DB_PASS", "value": "[secret]"}, {"text": "mail [mail]"}]

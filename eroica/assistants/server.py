@@ -17,11 +17,11 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 import eroica
-from eroica import incident as incidents
 from eroica.assistants import answers
+from eroica.assistants.reading import Reader, find
 from eroica.assistants.roots import Roots
 from eroica.errors import EroicaError
-from eroica.incident import IncidentFolder
+from eroica.explain.privacy import redact
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,14 +42,14 @@ MAX_PROPOSALS = 50
 
 
 def _told(function: Callable[P, T]) -> Callable[P, T]:
-    """Hand the text of our own errors to the model; the SDK hides that of any other."""
+    """Hand the text of our own errors to the model, cleaned; the SDK hides that of any other."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return function(*args, **kwargs)
         except EroicaError as error:
-            raise ToolError(str(error)) from error
+            raise ToolError(redact(str(error))) from error
 
     return wrapped
 
@@ -60,45 +60,41 @@ def _told_async(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]
         try:
             return await function(*args, **kwargs)
         except EroicaError as error:
-            raise ToolError(str(error)) from error
+            raise ToolError(redact(str(error))) from error
 
     return wrapped
 
 
-def find(name: str) -> IncidentFolder:
-    return incidents.find(None if name == "latest" else name)
-
-
 def build(roots: list[Path], *, rehearsal: str | None = None) -> MCPServer:
     """Return the server for these folders; ``rehearsal`` is the command it may rehearse with."""
-    allowed = Roots(roots)
+    reader = Reader(Roots(roots))
     server = MCPServer(
         "eroica", instructions=INSTRUCTIONS, version=eroica.__version__, log_level="ERROR"
     )
-    _add_reading(server, allowed)
-    _add_proposing(server, allowed, rehearsal)
-    _add_resources(server)
+    _add_incidents(server, reader)
+    _add_diagnosis(server, reader)
+    _add_proposals(server, reader)
+    if rehearsal is not None:
+        _add_rehearsals(server, reader, rehearsal)
+    _add_resources(server, reader)
     _add_prompts(server)
     return server
 
 
-def _add_reading(server: MCPServer, allowed: Roots) -> None:
+def _add_incidents(server: MCPServer, reader: Reader) -> None:
     @server.tool(annotations=READ_ONLY)
     @_told
     def list_incidents(
         limit: Annotated[int, Field(ge=1, le=100, description="How many, newest first")] = 20,
     ) -> answers.IncidentList:
         """List the incidents of this folder, newest first."""
-        folders = incidents.list_folders()
-        rows = [answers.row(folder) for folder in reversed(folders[-limit:])]
-        return answers.IncidentList(rows, len(folders))
+        return reader.list_incidents(limit)
 
     @server.tool(annotations=READ_ONLY)
     @_told
     def get_incident(incident: IncidentId) -> answers.IncidentSummary:
         """Read one incident: symptom, ranked causes with reasons, what was not seen, patches."""
-        folder = find(incident)
-        return answers.summary(folder.read_incident(), folder.read_patches())
+        return reader.summary(find(incident))
 
     @server.tool(annotations=READ_ONLY)
     @_told
@@ -108,8 +104,16 @@ def _add_reading(server: MCPServer, allowed: Roots) -> None:
         page: Annotated[int, Field(ge=1)] = 1,
     ) -> answers.Evidence:
         """Read the measured findings that causes cite, one or a page of them."""
-        return answers.evidence(find(incident).read_incident(), finding, page)
+        return reader.evidence(incident, finding, page)
 
+    @server.tool(annotations=READ_ONLY)
+    @_told
+    def get_report(incident: IncidentId) -> str:
+        """Read the incident's report as Markdown."""
+        return reader.report(incident)
+
+
+def _add_diagnosis(server: MCPServer, reader: Reader) -> None:
     @server.tool(annotations=READ_ONLY)
     @_told
     def get_source(
@@ -118,13 +122,7 @@ def _add_reading(server: MCPServer, allowed: Roots) -> None:
         last_line: Annotated[int, Field(ge=1)] = 400,
     ) -> answers.SourceText:
         """Read lines of a source file inside the allowed folders, with numbers."""
-        from eroica.explain.privacy import redact
-
-        real, text = allowed.read_source(path)
-        lines = redact(text).splitlines()
-        last = min(last_line, len(lines), first_line + 999)
-        shown = [f"{n:>5}  {lines[n - 1]}" for n in range(first_line, last + 1)]
-        return answers.SourceText(str(real), first_line, last, len(lines), "\n".join(shown))
+        return reader.source(path, first_line, last_line)
 
     @server.tool(annotations=ADDS)
     @_told_async
@@ -137,22 +135,14 @@ def _add_reading(server: MCPServer, allowed: Roots) -> None:
 
         from eroica import pipeline
 
-        real = allowed.resolve(path)
+        real = reader.allowed.resolve(path)
         await ctx.report_progress(0, 1, f"reading {path}")
         folder = await anyio.to_thread.run_sync(lambda: pipeline.diagnose_paths([real]))
         await ctx.report_progress(1, 1, "done")
-        return answers.summary(folder.read_incident(), [])
-
-    @server.tool(annotations=READ_ONLY)
-    @_told
-    def get_report(incident: IncidentId) -> str:
-        """Read the incident's report as Markdown."""
-        from eroica.report.markdown import render
-
-        return render(find(incident))
+        return reader.summary(folder)
 
 
-def _add_proposing(server: MCPServer, allowed: Roots, rehearsal: str | None) -> None:
+def _add_proposals(server: MCPServer, reader: Reader) -> None:
     @server.tool(annotations=ADDS)
     @_told
     def propose_patch(
@@ -168,25 +158,23 @@ def _add_proposing(server: MCPServer, allowed: Roots, rehearsal: str | None) -> 
         known = folder.read_patches()
         if len(known) >= MAX_PROPOSALS:
             raise ToolError(f"{folder.id} has {len(known)} proposals already; review those first")
-        record = folder.read_incident()
-        root = source_root(record.job.source_root, allowed)
         made = fix.from_answer(
-            patch, record, root, source="assistant", patch_id=f"A{len(known) + 1}"
+            patch,
+            folder.read_incident(),
+            reader.root_of(folder),
+            source="assistant",
+            patch_id=folder.free_patch_id("A"),
         )
         if isinstance(made, fix.Refusal):
-            return answers.Proposal(accepted=False, reasons=[*made.reasons, *made.nearest])
+            reasons = [*made.reasons, *made.nearest]
+            return reader.cleaned(answers.Proposal(accepted=False, reasons=reasons))
         folder.write_patches([*known, made])
-        return answers.Proposal(
-            accepted=True,
-            patch_id=made.id,
-            label=made.label,
-            diff=made.diff,
-            next_step=f"a person decides: eroica review {folder.id}",
-        )
+        kept = answers.Proposal(accepted=True, patch_id=made.id, label=made.label, diff=made.diff)
+        kept.next_step = f"a person decides: eroica review {folder.id}"
+        return reader.cleaned(kept)
 
-    if rehearsal is None:
-        return
 
+def _add_rehearsals(server: MCPServer, reader: Reader, command: str) -> None:
     @server.tool(annotations=ADDS)
     @_told
     def rehearse_patch(incident: IncidentId, patch_id: str) -> answers.RehearsalAnswer:
@@ -199,40 +187,36 @@ def _add_proposing(server: MCPServer, allowed: Roots, rehearsal: str | None) -> 
         known = folder.read_patches()
         chosen = next((one for one in known if one.id == patch_id), None)
         if chosen is None:
-            raise ToolError(f"{folder.id} has no patch {patch_id}")
-        record = folder.read_incident()
-        root = source_root(record.job.source_root, allowed)
-        result = fix.rehearse(chosen, shlex.split(rehearsal), root, symptom=record.symptom)
-        rehearsed = msgspec.structs.replace(chosen, rehearsal=result)
-        folder.write_patches([rehearsed if one.id == patch_id else one for one in known])
-        return answers.RehearsalAnswer(result.verdict, result.summary, dict(result.details))
+            raise ToolError(f"{folder.id} has no patch {redact(patch_id)}")
+        symptom = folder.read_incident().symptom
+        root = reader.root_of(folder)
+        result = fix.rehearse(chosen, shlex.split(command), root, symptom=symptom)
+        # Read again: while it ran, a person or another tool may have decided or proposed.
+        folder.write_patches(
+            [
+                msgspec.structs.replace(one, rehearsal=result) if one.id == patch_id else one
+                for one in folder.read_patches()
+            ]
+        )
+        answer = answers.RehearsalAnswer(result.verdict, result.summary, dict(result.details))
+        return reader.cleaned(answer)
 
 
-def source_root(recorded: str | None, allowed: Roots) -> Path:
-    """The job's project if it may be read, else the first allowed folder."""
-    if recorded is not None and allowed.holds(Path(recorded).resolve()):
-        return Path(recorded)
-    return allowed.folders[0]
-
-
-def _add_resources(server: MCPServer) -> None:
+def _add_resources(server: MCPServer, reader: Reader) -> None:
     @server.resource("eroica://incident/{incident}/incident.json", mime_type="application/json")
     def incident_json(incident: str) -> str:
         """The whole record."""
-        return find(incident).incident_bytes().decode()
+        return reader.record(incident)
 
     @server.resource("eroica://incident/{incident}/report.md", mime_type="text/markdown")
     def report_markdown(incident: str) -> str:
         """The report for people."""
-        from eroica.report.markdown import render
-
-        return render(find(incident))
+        return reader.report(incident)
 
     @server.resource("eroica://incident/{incident}/patches/{patch}.diff", mime_type="text/x-diff")
     def patch_diff(incident: str, patch: str) -> str:
         """One proposal as a diff."""
-        known = {one.id: one for one in find(incident).read_patches()}
-        return known[patch].diff
+        return reader.diff(incident, patch)
 
 
 def _add_prompts(server: MCPServer) -> None:

@@ -213,11 +213,11 @@ def redact(text: str) -> str:
     return "".join([*parts, text[position:]])
 
 
-def redact_all(value: Any) -> Any:  # noqa: ANN401 - any JSON-able value
-    """``redact`` in every string of a JSON-able value, keys included."""
+def redact_all(value: Any, clean: Callable[[str], str] = redact) -> Any:  # noqa: ANN401
+    """``clean`` every string of a JSON-able value, keys included."""
 
     def change(text: str, variable: str) -> str:
-        return "[secret]" if text and is_secret_name(variable) else redact(text)
+        return "[secret]" if text and is_secret_name(variable) else clean(text)
 
     return _walk(value, change)
 
@@ -257,5 +257,12 @@ def _walk(value: Any, change: Callable[[str, str], str], variable: str = "") -> 
             for k, v in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_walk(item, change) for item in value]
+        before = [None, *value[:-1]]
+        return [_walk(item, change, _flag(last)) for last, item in zip(before, value, strict=False)]
     return value
+
+
+def _flag(word: Any) -> str:  # noqa: ANN401 - any item of a list
+    """The name of a command line's option, whose value is the next word of the list."""
+    match = re.fullmatch(r"--?([A-Za-z][\w.-]*)", word) if isinstance(word, str) else None
+    return match.group(1) if match else ""
