@@ -5,8 +5,6 @@
 docs/commands.md comes from each command's --help, docs/fixers.md from the fixers' own files.
 """
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -27,13 +25,15 @@ def commands() -> str:
 
 
 def help_of(name: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "eroica", name, "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"},
-    )
+    """What ``eroica NAME --help`` prints 100 columns wide."""
+    from typer.testing import CliRunner
+
+    from eroica.cli import app
+
+    wide = {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
+    done = CliRunner(env=wide).invoke(app, [name, "--help"], prog_name="eroica")
+    if done.exit_code:
+        raise RuntimeError(f"eroica {name} --help ended with {done.exit_code}: {done.output}")
     return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
 
 

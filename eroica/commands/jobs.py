@@ -31,7 +31,7 @@ def run(
         float, typer.Option(help="With --once: seconds of training to watch.", min=1)
     ] = 30.0,
     keep_traces: Annotated[
-        Path | None, typer.Option(help="Keep the raw profiler files in this folder.")
+        Path | None, typer.Option(help="With --once: keep the raw profiler files in this folder.")
     ] = None,
     on_incident: Annotated[
         str | None, typer.Option(help="A command to run at an incident; gets its id.")

@@ -1,5 +1,6 @@
 """An incident in the terminal: the answer first, evidence under it, the next command last."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -223,15 +224,19 @@ def _print_evidence(
 
 
 def _labelled(console: Console, label: str, text: str) -> None:
-    line = Text(label.ljust(INDENT), style="dim", overflow="ignore")
-    line.append(one_line(text), style="not dim")
-    _print_wrapped(console, line)
+    """Print text beside a label; on a terminal wrapped between words, under itself.
+
+    A path longer than the line stays whole, so that it can be copied.
+    """
+    lines = [one_line(text)]
+    if console.is_terminal:
+        width = max(console.width - INDENT, INDENT)
+        lines = textwrap.wrap(lines[0], width, break_long_words=False, break_on_hyphens=False)
+    for number, one in enumerate(lines or [""]):
+        line = Text((label if number == 0 else "").ljust(INDENT), style="dim")
+        line.append(one, style="not dim")
+        console.print(line, soft_wrap=True)
 
 
 def _line(console: Console, text: str) -> None:
-    _print_wrapped(console, Text(" " * INDENT + one_line(text), overflow="ignore"))
-
-
-def _print_wrapped(console: Console, line: Text) -> None:
-    """Wrap between words on a terminal; a path longer than the line stays whole, to be copied."""
-    console.print(line, soft_wrap=not console.is_terminal, crop=False)
+    _labelled(console, "", text)
