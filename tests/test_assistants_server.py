@@ -257,7 +257,7 @@ async def test_no_answer_and_no_resource_holds_a_secret_or_a_user(connect, leaky
             made = await client.get_prompt(prompt, {"incident": leaky.id})
             texts.append(made.messages[0].content.text)
     for text in texts:
-        assert SECRET not in text
+        assert SECRET not in text, text[max(0, text.find(SECRET) - 80) :][:120]
         assert "/home/ada" not in text
         assert "ada@example.org" not in text
 

@@ -45,6 +45,7 @@ def test_secrets_are_hidden_wherever_they_stand(secret, frame):
         ('{"aws_secret_access_key": "wJalrXUtnFEMI/K7MDENG"}', "wJalrXUtnFEMI/K7MDENG"),
         ("os.environ['HF_TOKEN'] = 'abcd1234efgh'", "abcd1234efgh"),
         ("DB_PASS=hunter2abc", "hunter2abc"),
+        ("{'key': 'env.API_TOKEN', 'value': 'plainword'}", "plainword"),
         ("SMTP_PASS: longpassword", "longpassword"),
         ("  password: correcthorse\n", "correcthorse"),
         ("API_TOKEN=abcdefghijkl", "abcdefghijkl"),

@@ -39,6 +39,10 @@ _QUERY = re.compile(
     r"(?i)[?&;](?:sig|signature|(?:x-(?:amz|goog)-)?(?:signature|credential|security-token)"
     r"|(?:access_|api_?|auth_?|session_?)?(?:key|token)|secret|password|pass|code)=([^&\s\"'#;<>]{6,})"
 )
+# A variable as the hook reports it, name and value apart, printed as JSON or by Python.
+_SETTING = re.compile(
+    r"""["']key["']:\s*["']env\.(?P<name>\w+)["'],\s*["']value["']:\s*["'](?P<value>[^"'\n]+)"""
+)
 # A name that ends in one of these holds a secret. The word must end the name, or
 # max_tokens and TOKENIZERS_PARALLELISM would count.
 _NAMED = re.compile(
@@ -82,6 +86,9 @@ def sights(text: str) -> Iterator[Sight]:
     for pattern in (_URL_LOGIN, _BEARER, _QUERY):
         for match in pattern.finditer(text):
             yield Sight(*match.span(1), "secret")
+    for match in _SETTING.finditer(text):
+        if is_secret_name(match.group("name")):
+            yield Sight(*match.span("value"), "secret")
     yield from _named_secrets(text)
     for pattern, kind in ((_MAC, "mac"), (_MAIL, "mail")):
         for match in pattern.finditer(text):
