@@ -33,3 +33,9 @@ def dies_on_two(number):
 
 def thread_and_process(_):
     return threading.current_thread().name, os.getpid()
+
+
+def dies_on_two_and_says_who(number):
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.getpid()

@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 from make_timeline import shared
-from make_work import dies_on_two, extra, odd_fails, square, surprise, thread_and_process
+from make_work import (
+    dies_on_two,
+    dies_on_two_and_says_who,
+    extra,
+    odd_fails,
+    square,
+    surprise,
+    thread_and_process,
+)
 
 from eroica.engines import local, map_ranks, summarize_files
 from eroica.errors import EroicaError, InputError
@@ -64,6 +72,44 @@ def test_a_killed_worker_costs_its_own_item_only():
     assert "most likely killed because memory ran out" in str(got[2])
 
 
+def test_after_a_killed_worker_the_rest_goes_on_in_a_pool():
+    got = list(map_ranks(dies_on_two_and_says_who, range(24), workers=2, sizes=[10**10] * 24))
+    assert [number for number, one in enumerate(got) if isinstance(one, EroicaError)] == [2]
+    assert len({one for one in got if isinstance(one, int)}) <= 5, "two pools of 2 and one of 1"
+
+
+def group(folder, limit, used, cache):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 1\ninactive_file {cache}\n")
+
+
+def test_a_containers_memory_limit_counts_and_its_file_cache_is_free(tmp_path, monkeypatch):
+    own = tmp_path / "cgroup"
+    own.write_text("0::/pod/job\n")
+    root = tmp_path / "fs"
+    group(root / "pod", 4 << 30, 3 << 30, 1 << 30)
+    group(root / "pod" / "job", "max", 1 << 30, 0)
+    assert local.container_bytes(root, own) == [2 << 30]
+    assert local.container_bytes(tmp_path / "absent", own) == []
+    assert local.container_bytes(root, tmp_path / "absent") == []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    monkeypatch.setattr(local, "container_bytes", lambda: [2 << 30])
+    assert local.count_workers(100) == 4
+
+
+def test_the_older_kind_of_control_group_counts_too(tmp_path):
+    own = tmp_path / "cgroup"
+    own.write_text("5:cpu,cpuacct:/job\n4:memory:/job\n")
+    folder = tmp_path / "fs" / "memory" / "job"
+    folder.mkdir(parents=True)
+    (folder / "memory.limit_in_bytes").write_text("1000")
+    (folder / "memory.usage_in_bytes").write_text("400")
+    (folder / "memory.stat").write_text("total_inactive_file 100")
+    assert local.container_bytes(tmp_path / "fs", own) == [700]
+
+
 def test_an_unknown_engine_is_refused():
     with pytest.raises(ValueError, match="choose local or ray"):
         list(map_ranks(square, [1], engine="spark"))
@@ -76,6 +122,7 @@ def test_memory_and_cores_limit_the_workers(monkeypatch):
         available = 10 << 30
 
     monkeypatch.setattr(local.psutil, "virtual_memory", lambda: Memory)
+    monkeypatch.setattr(local, "container_bytes", list)
     assert local.count_workers(100) == 23
     assert local.count_workers(100, largest_bytes=3_000_000_000) == 4
     assert local.count_workers(2) == 2
@@ -189,3 +236,19 @@ def test_an_op_level_timeline_yields_all_its_workers():
     assert [one.rank for one in patterns] == list(range(0, 64, 4))
     computing = {one.rank: one.breakdown["compute"] for one in patterns}
     assert computing.pop(0) > 2 * max(computing.values())  # data rank 0, stage 0 is slow
+
+
+def test_a_cluster_that_shows_no_cores_yet_gets_one_task_at_a_time():
+    from types import SimpleNamespace
+
+    from eroica.engines.calls import Call
+    from eroica.engines.cluster import _map
+
+    ray = SimpleNamespace(
+        cluster_resources=lambda: {"CPU": 0.0},
+        remote=lambda **_: lambda run: SimpleNamespace(remote=run),
+        get=lambda reference: reference,
+        exceptions=SimpleNamespace(RayError=RuntimeError),
+        cancel=lambda *_, **__: None,
+    )
+    assert list(_map(ray, Call(square), range(5), None)) == [0, 1, 4, 9, 16]

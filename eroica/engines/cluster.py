@@ -46,7 +46,7 @@ def _map(
         return call(item)
 
     task = ray.remote(num_cpus=1, max_retries=1)(run)
-    cores = workers or int(ray.cluster_resources().get("CPU", 1))
+    cores = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
     waiting: deque[tuple[Item, object]] = deque()
     position = 0
     try:

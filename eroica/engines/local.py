@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import psutil
@@ -40,8 +42,50 @@ def count_workers(num_items: int, *, largest_bytes: int = 0, workers: int | None
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     need = _PROCESS_BASE_BYTES + _MEMORY_PER_BYTE * largest_bytes
-    by_memory = int(psutil.virtual_memory().available * _MEMORY_SHARE / need)
+    available = min([psutil.virtual_memory().available, *container_bytes()])
+    by_memory = int(available * _MEMORY_SHARE / need)
     return max(1, min(cores, by_memory, num_items))
+
+
+def container_bytes(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> list[int]:
+    """Return what each control group above this process leaves it; empty without a limit.
+
+    A container sees the host's memory in /proc/meminfo, and is killed at its own limit. File cache
+    that can be given back counts as free.
+    """
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if controllers == "":
+            base, names = root, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            base = root / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        folder = base / path.strip("/")
+        for one in (folder, *folder.parents):
+            left = _left_in(one, *names)
+            found += [] if left is None else [left]
+            if one == base:
+                break
+    return found
+
+
+def _left_in(folder: Path, limit: str, used: str, cache: str) -> int | None:
+    """Bytes below a group's limit; None where it has none, or is not shown inside a container."""
+    try:
+        most, now = (folder / limit).read_text().strip(), int((folder / used).read_text())
+        fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return None if most == "max" else max(0, int(most) - now + int(fields.get(cache, 0)))
+    except (OSError, ValueError):
+        return None
 
 
 def run_local(
@@ -67,31 +111,60 @@ def run_local(
 def _on_processes(
     call: Call[Item, Result], items: Sequence[Item], workers: int
 ) -> Iterator["Result | Failure"]:
-    """Yield outcomes; a worker that is killed costs its own item only."""
+    """Yield outcomes; a worker that is killed costs its own item only.
+
+    Which item killed it nobody says, so those that were in flight go one by one until one kills
+    its worker again; if none does it was memory for all together, and half the workers go on.
+    """
     done = 0
-    pool = _new_pool(workers)
-    try:
-        for outcome in _in_order(pool, call, items, workers, lambda: _end(pool)):
+    while done < len(items):
+        pool = _new_pool(workers)
+        try:
+            for outcome in _in_order(pool, call, items[done:], workers, partial(_end, pool)):
+                yield outcome
+                done += 1
+            return
+        except BrokenProcessPool:
+            logger.warning("a worker process died; the files in flight are read one by one")
+        finally:
+            _end(pool)
+        was_found = False
+        for outcome, is_killer in _one_by_one(call, items[done : done + _in_flight(workers)]):
             yield outcome
             done += 1
-        return
-    except BrokenProcessPool:
-        logger.warning("a worker process died; the remaining files are read one by one")
+            was_found = is_killer
+        if not was_found:
+            workers = max(1, workers // 2)
+
+
+def _one_by_one(
+    call: Call[Item, Result], items: Sequence[Item]
+) -> Iterator[tuple["Result | Failure", bool]]:
+    """Yield outcomes of a pool of one worker; the first that kills it is the last."""
+    alone = _new_pool(1)
+    try:
+        for item in items:
+            try:
+                yield alone.submit(call, item).result(), False
+            except BrokenProcessPool:
+                yield _killed(item), True
+                return
     finally:
-        _end(pool)
-    for item in items[done:]:  # alone, so that it is known whose worker dies
-        alone = _new_pool(1)
-        try:
-            yield alone.submit(call, item).result()
-        except BrokenProcessPool:
-            yield Failure(
-                f"{describe(item)} could not be summarized",
-                "its worker process ended, most likely killed because memory ran out",
-                "run it on a machine with more memory, or collect a shorter window",
-                False,
-            )
-        finally:
-            _end(alone)
+        _end(alone)
+
+
+def _killed(item: object) -> Failure:
+    return Failure(
+        f"{describe(item)} could not be summarized",
+        "its worker process ended, most likely killed because memory ran out",
+        "run it on a machine with more memory, or collect a shorter window",
+        False,
+    )
+
+
+def _in_flight(workers: int) -> int:
+    """How many items are handed out ahead of the one that is waited for."""
+    return 2 * workers + 1
 
 
 def _in_order(
@@ -106,7 +179,7 @@ def _in_order(
     position = 0
     try:
         while waiting or position < len(items):
-            while position < len(items) and len(waiting) < 2 * workers + 1:
+            while position < len(items) and len(waiting) < _in_flight(workers):
                 waiting.append(pool.submit(call, items[position]))
                 position += 1
             yield waiting.popleft().result()
