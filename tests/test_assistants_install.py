@@ -25,7 +25,7 @@ def server_of(host, tmp_path):
 
 @pytest.mark.parametrize("host", sorted(install.hosts()))
 def test_an_installation_names_the_command_and_a_second_changes_nothing(host, tmp_path):
-    assert len(do(host, tmp_path)) == 2
+    assert len(do(host, tmp_path)) == (3 if host == "codex" else 2)
     server = server_of(host, tmp_path)
     assert (server["command"], server["args"]) == ("eroica", ["mcp"])
     assert do(host, tmp_path) == []
@@ -77,3 +77,108 @@ def test_the_skill_has_a_name_like_its_folder_and_a_bounded_description():
 def test_a_user_installation_goes_to_the_home_folder(tmp_path):
     changes = do("claude", tmp_path, user=True)
     assert all(str(tmp_path / "home") in str(change.path) for change in changes)
+
+
+def codex(tmp_path, text):
+    path = tmp_path / ".codex" / "config.toml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+OTHERS = """\
+# my settings
+model = "x"  # the model
+
+[mcp_servers.other] # another
+command = "other"
+args = [
+  "a", # first
+  "[b]",
+]
+"""
+
+OLD = """
+[mcp_servers.eroica] # a comment
+command = "old"
+args = [
+  "mcp",
+]
+
+[mcp_servers.eroica.env]
+EROICA_HOME = "x"
+
+# about the profile
+[profiles.fast]
+model = "y"
+"""
+
+
+def test_codex_an_older_table_is_replaced_and_all_else_stays(tmp_path):
+    path = codex(tmp_path, OTHERS + OLD)
+    do("codex", tmp_path)
+    text = path.read_text()
+    settings = tomllib.loads(text)
+    server = settings["mcp_servers"]["eroica"]
+    assert server == {"command": "eroica", "args": ["mcp"], "env": {"EROICA_HOME": "x"}}
+    assert text.startswith(OTHERS)
+    assert "# about the profile\n[profiles.fast]" in text
+    assert do("codex", tmp_path) == []
+
+
+def test_codex_removal_takes_subtables_and_leaves_the_rest_as_it_was(tmp_path):
+    path = codex(tmp_path, OTHERS + OLD)
+    do("codex", tmp_path, remove=True)
+    text = path.read_text()
+    assert "eroica" not in text
+    assert text.startswith(OTHERS)
+    assert text.endswith('# about the profile\n[profiles.fast]\nmodel = "y"\n')
+
+
+def test_codex_settings_of_ones_own_in_the_table_stay(tmp_path):
+    mine = '[mcp_servers.eroica]\ncommand = "eroica"\nargs = ["mcp"]\nstartup_timeout_sec = 20\n'
+    path = codex(tmp_path, mine)
+    do("codex", tmp_path)
+    assert path.read_text() == mine
+
+
+@pytest.mark.parametrize("remove", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'mcp_servers = { eroica = { command = "old" } }\n',
+        '[mcp_servers]\neroica = { command = "old" }\n',
+        '[mcp_servers]\neroica.command = "old"\n',
+        '[mcp_servers.eroica]\ncommand = "old"\nargs = [\n[ "a" ],\n]\n',
+        'text = """\n[mcp_servers.eroica]\n"""\n[mcp_servers]\neroica.command = "old"\n',
+    ],
+)
+def test_codex_what_cannot_be_edited_safely_is_refused_and_left_alone(text, remove, tmp_path):
+    path = codex(tmp_path, text)
+    with pytest.raises(InputError, match="by hand"):
+        do("codex", tmp_path, remove=remove)
+    assert path.read_text() == text
+
+
+def test_codex_quoted_names_and_blanks_in_a_header_are_ours_too(tmp_path):
+    path = codex(tmp_path, '[ "mcp_servers" . \'eroica\' ]\ncommand = "old"\n')
+    do("codex", tmp_path)
+    assert path.read_text() == '[mcp_servers.eroica]\ncommand = "eroica"\nargs = ["mcp"]\n'
+
+
+def test_codex_removal_from_a_file_without_us_changes_nothing(tmp_path):
+    path = codex(tmp_path, OTHERS)
+    do("codex", tmp_path, remove=True)
+    assert path.read_text() == OTHERS
+
+
+def test_codex_is_told_in_agents_md_and_the_rest_of_it_stays(tmp_path):
+    path = tmp_path / "AGENTS.md"
+    path.write_text("# Rules\n\nBe kind.\n")
+    do("codex", tmp_path)
+    text = path.read_text()
+    assert text.startswith("# Rules\n\nBe kind.\n\n<!-- eroica -->\n")
+    assert "eroica diagnose --job --json" in text
+    assert do("codex", tmp_path) == []
+    do("codex", tmp_path, remove=True)
+    assert path.read_text().rstrip() == "# Rules\n\nBe kind."

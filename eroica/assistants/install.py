@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from eroica.errors import InputError
 from eroica.incident import write_atomic
@@ -42,6 +43,8 @@ class Host:
     edit: Callable[[str | None, Path, bool], str | None]
     project_skills: str
     user_skills: str
+    reads_agents: bool = False
+    """It is told about a project by the project's AGENTS.md."""
 
 
 def hosts() -> dict[str, Host]:
@@ -77,6 +80,7 @@ def hosts() -> dict[str, Host]:
             _edit_toml,
             ".agents/skills",
             ".agents/skills",
+            reads_agents=True,
         ),
     }
 
@@ -94,6 +98,10 @@ def plan(host: str, *, user: bool, remove: bool, project: Path, home: Path) -> l
     target = skills / NAME / "SKILL.md"
     old = target.read_text() if target.exists() else None
     changes.append(Change(target, old, None if remove else skill_text()))
+    if chosen.reads_agents and not user:
+        agents = base / "AGENTS.md"
+        old = agents.read_text() if agents.exists() else None
+        changes.append(Change(agents, old, _edit_agents(old, remove)))
     return [change for change in changes if change.is_needed]
 
 
@@ -125,6 +133,18 @@ def agents_paragraph() -> str:
     )
 
 
+_PARAGRAPH = re.compile(r"\n*<!-- eroica -->\n.*?<!-- /eroica -->\n?", re.DOTALL)
+
+
+def _edit_agents(before: str | None, remove: bool) -> str | None:
+    """Set or remove our paragraph, which two comments enclose."""
+    rest = _PARAGRAPH.sub("", before or "")
+    if remove:
+        return rest or None
+    block = f"<!-- eroica -->\n{agents_paragraph()}<!-- /eroica -->\n"
+    return f"{rest.rstrip()}\n\n{block}" if rest.strip() else block
+
+
 def _edit_json(
     key: str, extra: dict[str, str] | None = None
 ) -> Callable[[str | None, Path, bool], str | None]:
@@ -152,21 +172,86 @@ def _edit_json(
     return edit
 
 
-_SECTION = re.compile(r"\n*^\[mcp_servers\.eroica\]\n(?:(?!\[).*\n?)*", re.M)
+_HEADER = re.compile(r"""^\s*\[(?P<name>[^\[\]]*(?:"[^"]*"|'[^']*')?[^\[\]]*)\]\s*(?:#.*)?$""")
+_ANY_HEADER = re.compile(r"^\s*\[")
+_OWN = re.compile(r"""^\s*["']?mcp_servers["']?\s*\.\s*["']?eroica["']?\s*(?P<more>\..*)?$""")
 
 
 def _edit_toml(before: str | None, path: Path, remove: bool) -> str | None:
+    """Set or remove one table in the text; whatever else stands in it stays, comments too.
+
+    The result is parsed and compared with what was meant: where the table is written in a way
+    that the edit does not know (inline, dotted keys), the file is refused and left alone.
+    """
     text = before or ""
+    settings = _parsed(text, path)
+    servers = settings.get("mcp_servers", {})
+    present = servers.get(NAME) if isinstance(servers, dict) else None
+    own = present if isinstance(present, dict) else {}
+    if remove and present is None:
+        return before
+    if not remove and all(own.get(key) == value for key, value in COMMAND.items()):
+        return before
+    tables = {key: value for key, value in own.items() if isinstance(value, dict)}
+    rest = _without(text, with_subtables=remove).strip("\n")
+    section = f'[mcp_servers.{NAME}]\ncommand = "{COMMAND["command"]}"\nargs = ["mcp"]'
+    parts = [rest] if remove else [rest, section]
+    after = "\n\n".join(part for part in parts if part) + "\n"
+    wanted = {**settings, "mcp_servers": {**servers, NAME: {**tables, **COMMAND}}}
+    if remove:
+        left = {key: value for key, value in servers.items() if key != NAME}
+        wanted = {**settings, "mcp_servers": left}
+    if not _is_same(after, wanted):
+        raise InputError(
+            f"{path} is written in a way that cannot be edited safely",
+            f"mcp_servers.{NAME} is not a table of its own",
+            "remove it by hand" if remove else f"write it by hand:\n{section}",
+        )
+    return after if after.strip() else None
+
+
+def _parsed(text: str, path: Path) -> dict[str, Any]:
     try:
-        settings = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not valid TOML", str(error), "mend it first") from error
-    present = settings.get("mcp_servers", {}).get(NAME)
-    if remove:
-        rest = _SECTION.sub("\n", text).strip("\n")
-        return rest + "\n" if rest else None
-    if present == COMMAND:
-        return before
-    section = f'[mcp_servers.{NAME}]\ncommand = "{COMMAND["command"]}"\nargs = ["mcp"]\n'
-    rest = _SECTION.sub("\n", text).strip("\n")
-    return f"{rest}\n\n{section}" if rest else section
+
+
+def _is_same(text: str, wanted: dict[str, Any]) -> bool:
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+    # A table that went with its last entry is as good as an empty one.
+    return {"mcp_servers": {}, **found} == {"mcp_servers": {}, **wanted}
+
+
+def _without(text: str, *, with_subtables: bool) -> str:
+    """Return the text without our table; comments above the next table's header are its own."""
+    kept: list[str] = []
+    section: list[str] = []
+    is_inside = False
+    for line in text.splitlines(keepends=True):
+        if _ANY_HEADER.match(line):
+            header = _HEADER.match(line)
+            own = _OWN.match(header["name"]) if header else None
+            kept += _tail(section)
+            section = []
+            is_inside = own is not None and (with_subtables or not own["more"])
+        if is_inside:
+            section.append(line)
+        else:
+            kept.append(line)
+    return "".join([*kept, *_tail(section)])
+
+
+def _tail(section: list[str]) -> list[str]:
+    """The comments and empty lines at a section's end, from the first empty line on."""
+    count = 0
+    for line in reversed(section):
+        if line.strip() and not line.lstrip().startswith("#"):
+            break
+        count += 1
+    tail = section[len(section) - count :] if count else []
+    blank = next((number for number, line in enumerate(tail) if not line.strip()), len(tail))
+    return tail[blank:]
