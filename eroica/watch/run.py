@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
 _NOTHING_LEARNED_S = 60.0
+_LAUNCHER_ENDS_S = 3.0
 
 
 def watch(
@@ -146,6 +147,8 @@ class Watcher:
         if hint not in ("failed", "stuck"):
             self.collection.finish(is_running=self.command.exit_code() is None)
         captures = self._gather(hint)
+        if hint == "failed" and self._others_wait_on():
+            hint = "stuck"
         self.collection.finish(is_running=False)
         code = self.command.end()
         patterns, evidence = self._conclude(captures, hint or None)
@@ -157,6 +160,16 @@ class Watcher:
             seconds=time.monotonic() - self.started,
             warnings=self.warnings,
         )
+
+    def _others_wait_on(self) -> bool:
+        """A rank died, and nobody ends the others: torchrun would have done so within seconds."""
+        until = time.monotonic() + _LAUNCHER_ENDS_S
+        while time.monotonic() < until:
+            self.job.refresh()
+            if self.command.exit_code() is not None or not self.job.alive:
+                return False
+            time.sleep(TICK_S)
+        return True
 
     def _gather(self, hint: str) -> dict[int, RankCapture]:
         captures: dict[int, RankCapture] = {}
