@@ -79,14 +79,30 @@ def _suspects(
     found += blocked(held_up, rules, waiting, peers)
     found += order.two_threads(peers)
     if any(s.confidence >= 0.6 for s in found):
-        return found
+        return _after_a_death(found, ended)
     if order.only_point_to_point(peers):
         found += order.point_to_point(peers)
     else:
         found += peers.diverged() or ([] if peers.lags else order.point_to_point(peers))
         found += order.other_groups(peers)
     found += [_behind(s, found) for s in from_recorder(peers)]
-    return found or peers.apart()
+    return _after_a_death(found, ended) or peers.apart()
+
+
+def _after_a_death(suspects: Sequence[Suspect], ended: Sequence[Death]) -> list[Suspect]:
+    """What stands after a rank was killed or raised is first of all its consequence.
+
+    Of a rank that was killed nobody knows where it was; then the place where it is missed is told.
+    """
+    if not ended or ended[0].is_clean or not suspects:
+        return list(suspects)
+    death, rest = suspects[0], suspects[1:]
+    if death.ranks != (ended[0].rank,):
+        return list(suspects)
+    if not death.places and rest:
+        death = replace(death, places=rest[0].places)
+    ceiling = max(0.0, death.confidence - 0.05)
+    return [death, *(replace(s, confidence=min(s.confidence, ceiling)) for s in rest)]
 
 
 def _stopped(some: Sequence[RankView], waiting: tuple[int, ...]) -> list[Suspect]:
