@@ -8,11 +8,17 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.ready ## a real job with a real fault: watched, diagnosed, explained, patched
 	$(BIN)/eroica demo --yes
 
-test: $(VENV)/.ready ## all tests
-	$(BIN)/python -m pytest
+test: unit ## all tests: those without a job on all cores, then real jobs one after the other
+	$(BIN)/python -m pytest -m job
 
 unit: $(VENV)/.ready ## the tests that start no training job
-	$(BIN)/python -m pytest -m "not job"
+	$(BIN)/python -m pytest -m "not job" -n auto
+
+cases: $(VENV)/.ready ## the labelled programs of tests/cases, run live and scored; alone on the machine
+	$(BIN)/python benchmarks/cases.py
+
+docs: $(VENV)/.ready ## the generated pages
+	$(BIN)/python docs/generate.py
 
 check: $(VENV)/.ready ## lint, format, types
 	$(BIN)/ruff check .
