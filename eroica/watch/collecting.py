@@ -5,10 +5,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from eroica.errors import InputError
-from eroica.incident import write_atomic
+from eroica.incident import PRIVATE, compact, write_atomic
 from eroica.units import rank_phrase
 from eroica.watch.attach import look
 
@@ -33,7 +31,7 @@ def collect_to(
     folder = out / f"host-{socket.gethostname()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / "evidence.json", msgspec.json.encode(found.evidence))
+        write_atomic(folder / "evidence.json", compact(found.evidence), PRIVATE)
         if found.patterns:
             from eroica.summarize import write_parquet
 
