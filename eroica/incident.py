@@ -39,7 +39,7 @@ def encode(record: object) -> bytes:
     return _utf8(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False)) + b"\n"
 
 
-def _compact(record: object) -> bytes:
+def compact(record: object) -> bytes:
     """A record as JSON on one line, keys in order."""
     try:
         return _ENCODER.encode(record)
@@ -156,7 +156,7 @@ class IncidentFolder:
         return (self.path / "incident.json").read_bytes()
 
     def write_evidence(self, evidence: JobEvidence) -> None:
-        self._write("evidence.json", _compact(evidence))
+        self._write("evidence.json", compact(evidence))
 
     def read_evidence(self) -> JobEvidence | None:
         if not (self.path / "evidence.json").exists():
@@ -201,7 +201,7 @@ class IncidentFolder:
         with os.fdopen(handle, "r+b") as stream:
             size = stream.seek(0, os.SEEK_END)
             is_torn = size > 0 and os.pread(stream.fileno(), 1, size - 1) != b"\n"
-            stream.write((b"\n" if is_torn else b"") + _compact(decision) + b"\n")
+            stream.write((b"\n" if is_torn else b"") + compact(decision) + b"\n")
 
     def read_decisions(self) -> list[Decision]:
         """The journal; a line that was cut off (full disk, power) is skipped and logged."""

@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 def diagnose_paths(
     paths: Sequence[Path],
     *,
-    baseline: Sequence[Path] = (),
+    past: "Sequence[RankPatterns] | None" = None,
     engine: str = "local",
     source_root: Path | None = None,
     progress: Progress = silent,
 ) -> IncidentFolder:
-    """Diagnose trace folders, dumps, stacks, logs, pattern tables or a saved incident."""
-    if len(paths) == 1 and paths[0].suffix == ".parquet" and not baseline:
+    """Diagnose trace folders, dumps, stacks, logs, pattern tables or a saved incident.
+
+    ``past`` are patterns of the job's healthy time.
+    """
+    if len(paths) == 1 and paths[0].suffix == ".parquet" and not past:
         from eroica.localize.table_file import is_table_file
 
         if is_table_file(paths[0]):
@@ -43,7 +46,6 @@ def diagnose_paths(
     gathered = gathering.from_paths(
         paths, engine=engine, source_root=source_root, progress=progress
     )
-    past = patterns_of(baseline, engine, progress) if baseline else None
     return conclude(gathered, baseline=past, progress=progress)
 
 

@@ -115,3 +115,12 @@ def test_version(tmp_path):
     import eroica as package
 
     assert eroica("--version", cwd=tmp_path).stdout.strip() == f"eroica {package.__version__}"
+
+
+def test_help_loads_nothing_that_is_only_needed_later(tmp_path):
+    code = "import sys, eroica.cli; print(*sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    late = {"libcst", "numpy", "torch", "textual", "langchain_core", "openai", "mcp", "numba"}
+    assert late & set(done.stdout.split()) == set()

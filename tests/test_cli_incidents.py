@@ -234,3 +234,13 @@ def test_eroica_debug_shows_what_is_logged(shell, saved):
         )  # fmt: skip
         assert "line 2 is skipped" in done.stderr
         assert expected in done.stderr
+
+
+def test_a_user_without_a_home_is_told_what_to_set(shell, monkeypatch):
+    def nobody():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("pathlib.Path.home", nobody)
+    done = shell("plugin", "install", "claude", "--user")
+    assert done.code == 2 and "set HOME" in done.err
+    assert shell("plugin", "install", "claude", "--dry-run").code == 0

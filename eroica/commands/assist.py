@@ -8,6 +8,7 @@ import typer
 from eroica import incident as incidents
 from eroica.commands import output
 from eroica.commands.incidents import IncidentArgument
+from eroica.errors import InputError
 
 UserOption = Annotated[bool, typer.Option("--user/--project", help="For you, or this folder.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")]
@@ -114,10 +115,19 @@ def uninstall(
     return _change(host, user=user, dry_run=dry_run, remove=True)
 
 
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:  # a user id without a passwd entry, as in many containers
+        raise InputError("there is no home folder", str(error), "set HOME, or --project") from error
+
+
 def _change(host: str, *, user: bool, dry_run: bool, remove: bool) -> int:
     from eroica.assistants import install as room
 
-    changes = room.plan(host, user=user, remove=remove, project=Path.cwd(), home=Path.home())
+    project = Path.cwd()
+    home = _home() if user else project
+    changes = room.plan(host, user=user, remove=remove, project=project, home=home)
     console = output.stdout()
     for change in changes:
         verb = "remove" if change.after is None else "write"

@@ -49,17 +49,13 @@ def diagnose(
 
     _check(engine, model, share, is_asking=(explain or model is not None) and not show_prompt)
     with output.progress() as show:
+        past = pipeline.patterns_of(baseline, engine, show) if baseline else None
         if pid is not None or job:
             found = gathering.from_pid(pid, source_root=source, progress=show)
-            past = pipeline.patterns_of(baseline, engine, show) if baseline else None
             folder = pipeline.conclude(found, baseline=past, progress=show)
         else:
             folder = pipeline.diagnose_paths(
-                resolve(paths),
-                baseline=baseline or (),
-                engine=engine,
-                source_root=source,
-                progress=show,
+                resolve(paths), past=past, engine=engine, source_root=source, progress=show
             )
         if (explain or model) and not show_prompt:
             from eroica.commands.asking import explain_with_model

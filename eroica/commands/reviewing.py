@@ -1,11 +1,10 @@
 """``eroica review``: the terminal app, or a plain prompt where there is no screen."""
 
 import os
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -14,10 +13,11 @@ from eroica import incident as incidents
 from eroica.commands import output
 from eroica.commands.incidents import IncidentArgument
 from eroica.errors import InputError
-from eroica.fix.apply import user_name
 from eroica.incident import IncidentFolder
 from eroica.records import Patch, Rehearsal
-from eroica.review.session import Session
+
+if TYPE_CHECKING:
+    from eroica.review.session import Session
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def review(
 
     folder = incidents.find(reference)
     root = source_root_of(source, folder.read_incident())
-    command = shlex.split(verify) if verify else None
+    command = output.split_words("--verify", verify) if verify is not None else None
     return review_on_terminal(folder, root, verify=command, model=model)
 
 
@@ -52,6 +52,8 @@ def review_on_terminal(
     model: str | None = None,
 ) -> int:
     """Open the app on a terminal; elsewhere a prompt, or the diffs where nobody can answer."""
+    from eroica.review.session import Session
+
     session = Session.load(folder)
     if output.is_interactive() and os.environ.get("EROICA_PLAIN") != "1":
         return _app(session, folder, root, verify, model)
@@ -62,13 +64,14 @@ def review_on_terminal(
 
 
 def _app(
-    session: Session,
+    session: "Session",
     folder: IncidentFolder,
     root: Path,
     verify: list[str] | None,
     model: str | None,
 ) -> int:
     from eroica import fix as room
+    from eroica.fix.apply import user_name
     from eroica.review.app import ReviewApp
 
     def rehearse(patch: Patch) -> Rehearsal:
@@ -146,8 +149,9 @@ def is_dark_terminal() -> bool:
     return background not in ("7", "15")
 
 
-def _prompt(session: Session, folder: IncidentFolder, root: Path) -> int:
+def _prompt(session: "Session", folder: IncidentFolder, root: Path) -> int:
     from eroica import fix as room
+    from eroica.fix.apply import user_name
     from eroica.review.prompt import review_by_prompt
 
     console = output.stdout()
@@ -160,17 +164,16 @@ def _prompt(session: Session, folder: IncidentFolder, root: Path) -> int:
     return 0
 
 
-def _say_result(was_written: bool, session: Session, folder: IncidentFolder) -> None:
-    console = output.stdout()
+def _say_result(was_written: bool, session: "Session", folder: IncidentFolder) -> None:
     if was_written:
         names = sorted({edit.path for patch in session.result() for edit in patch.edits})
-        console.print(f"written: {', '.join(names)}", markup=False)
-        console.print("next    eroica undo   takes it back", markup=False)
+        output.say(f"written: {', '.join(names)}")
+        output.say("next    eroica undo   takes it back")
     else:
-        console.print(f"nothing was written; eroica review {folder.id} goes on", markup=False)
+        output.say(f"nothing was written; eroica review {folder.id} goes on")
 
 
-def _show_diffs(session: Session, folder: IncidentFolder) -> None:
+def _show_diffs(session: "Session", folder: IncidentFolder) -> None:
     from eroica.report import terminal
 
     console = output.stdout()
