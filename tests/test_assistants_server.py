@@ -1,88 +1,26 @@
 """The MCP server: what an assistant can read, what it can propose, and what it cannot do."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
+from make_assistant import BAD, GOOD, SCRIPT, command, make_project
 
 from eroica import incident as incidents
-from eroica.records import Cause, Finding, Incident, Job, Place
 
 mcp = pytest.importorskip("mcp", reason="the MCP server is an extra: pip install 'eroica[mcp]'")
 
 from eroica.assistants.server import build  # noqa: E402
 
-SCRIPT = """\
-import torch.distributed as dist
-
-TOKEN = "sk-abcdefghijklmnopqrstuvwxyz0123456789"
-
-
-def save(model, rank):
-    if rank == 0:
-        print("saving")
-        dist.barrier()
-
-
-def main():
-    save(None, dist.get_rank())
-"""
-
-GOOD = """\
-train.py
-<<<<<<< SEARCH
-        print("saving")
-        dist.barrier()
-=======
-        print("saving")
-    dist.barrier()
->>>>>>> REPLACE
-"""
-
-BAD = """\
-train.py
-<<<<<<< SEARCH
-    save(None, dist.get_rank())
-=======
-    save(None, dist.get_rank())
-    if dist.get_rank() == 0:
-        dist.barrier()
->>>>>>> REPLACE
-"""
-
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch) -> Path:
     root = tmp_path / "project"
-    root.mkdir()
-    (root / "train.py").write_text(SCRIPT)
+    root.parent.mkdir(exist_ok=True)
+    monkeypatch.setenv("EROICA_HOME", str(root / ".eroica"))
+    make_project(root)
     monkeypatch.chdir(root)
-    folder = incidents.create("barrier")
-    cause = Cause(
-        id="C1",
-        category="rank_conditional_collective",
-        ranks=(0,),
-        functions=(Place(name="save", file="train.py", line=9),),
-        share=None,
-        confidence=0.97,
-        summary="rank 0 waits in a barrier",
-        action="patch",
-        findings=("F1",),
-    )
-    findings = tuple(Finding(id=f"F{n}", kind="stack", text=f"finding {n}") for n in range(1, 46))
-    folder.write_incident(
-        Incident(
-            id=folder.id,
-            symptom="stuck",
-            onset=None,
-            job=Job(world_size=2, ranks=(0, 1), source_root=str(root)),
-            causes=(cause,),
-            findings=findings,
-            warnings=(),
-            headline="rank 0 waits in a barrier",
-        )
-    )
+    monkeypatch.delenv("EROICA_HOME")
     return root
 
 
@@ -299,9 +237,9 @@ async def test_resources_and_prompts_are_offered(connect, project):
 
 
 async def test_over_stdio_only_protocol_is_on_stdout(project):
-    command = [sys.executable, "-P", "-m", "eroica", "mcp"]
+    name, *arguments = command()
     parameters = mcp.StdioServerParameters(
-        command=command[0], args=command[1:], cwd=str(project), env=dict(os.environ)
+        command=name, args=arguments, cwd=str(project), env=dict(os.environ)
     )
     async with mcp.Client(parameters) as connected:
         listed = (await call(connected, "list_incidents")).structured_content
