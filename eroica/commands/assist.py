@@ -71,15 +71,16 @@ def mcp(
     """
     from eroica.errors import MissingExtra
 
+    from eroica.assistants.start import load
+
+    if allow_rehearse is not None:
+        output.split_words("--allow-rehearse", allow_rehearse)
     try:
-        from eroica.assistants.server import build
+        server = load(root or [Path.cwd()], rehearsal=allow_rehearse)
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("mcp"):
             raise
         raise MissingExtra("eroica mcp", "mcp") from error
-    if allow_rehearse is not None:
-        output.split_words("--allow-rehearse", allow_rehearse)
-    server = build(root or [Path.cwd()], rehearsal=allow_rehearse)
     if http is None:
         server.run()
     else:
