@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 class Net(nn.Module):
-    def __init__(self, width=96, depth=4):
+    def __init__(self, width=192, depth=5):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
         self.head = nn.Linear(width, 3)
@@ -26,8 +26,8 @@ def main():
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
     g = torch.Generator().manual_seed(rank)
     t0 = time.perf_counter()
-    for step in range(1, 501):
-        x = torch.randn(48 if step % 50 else 32, 96, generator=g)
+    for step in range(1, 401):
+        x = torch.randn(48 if step % 50 else 32, 192, generator=g)
         y = x[:, :3].argmax(1)
         loss = nn.functional.cross_entropy(model(x), y)
         opt.zero_grad()

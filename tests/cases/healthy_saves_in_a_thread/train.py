@@ -32,13 +32,13 @@ def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(64, 192), nn.SiLU(), nn.Linear(192, 192), nn.SiLU(), nn.Linear(192, 64))
+    net = nn.Sequential(nn.Linear(64, 384), nn.SiLU(), nn.Linear(384, 384), nn.SiLU(), nn.Linear(384, 64))
     model = DDP(net)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
     saver = BackgroundSaver("saves", every=60) if rank == 0 else None
     g = torch.Generator().manual_seed(rank)
     t0 = time.perf_counter()
-    for step in range(1, 541):
+    for step in range(1, 421):
         x = torch.randn(48, 64, generator=g)
         loss = (model(x) - x.cumsum(1) / 8).pow(2).mean()
         opt.zero_grad()

@@ -22,7 +22,7 @@ def signal(g, n=16, length=128):
     return clean, clean + 0.3 * torch.randn(n, 2, length, generator=g)
 
 
-def main(steps=280):
+def main(steps=220):
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     link = link_of(rank, "links_after_repair.json")

@@ -33,16 +33,16 @@ class Pendulum:
         return self.state, self.state.abs().sum().item()
 
 
-def main(steps=720):
+def main(steps=540):
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
     critic = DDP(nn.Sequential(nn.Linear(6, 96), nn.ReLU(), nn.Linear(96, 1)))
     opt = torch.optim.Adam(critic.parameters(), lr=1e-3)
-    env, replay, g = Pendulum(rank), Replay(capacity=12000), torch.Generator().manual_seed(rank)
+    env, replay, g = Pendulum(rank), Replay(capacity=8000), torch.Generator().manual_seed(rank)
     t0 = time.perf_counter()
     for step in range(1, steps + 1):
-        for _ in range(40):
+        for _ in range(30):
             state, value = env.step()
             replay.add(state, value)
         x = replay.sample(64, g)
