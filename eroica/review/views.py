@@ -6,7 +6,7 @@ from rich.text import Text
 from eroica import units
 from eroica.records import Cause, Diagnosis, Finding, Incident, Patch
 from eroica.review.heatmap import heatmap
-from eroica.review.hunks import shown_lines
+from eroica.review.hunks import Line, shown_lines
 from eroica.review.session import Item, Session
 from eroica.text import one_line, visible
 
@@ -16,7 +16,8 @@ BACKGROUND = {
     False: {"-": "on #ffd7d5", "+": "on #ccf2d5", " ": ""},
 }
 """By whether the screen is dark."""
-WHOLE_FILE = 1_000_000
+WHOLE_FILE = 80
+"""Lines shown around a hunk on demand: all of most files, and never slow to draw."""
 
 
 def causes(session: Session, current: Cause | None) -> Text:
@@ -68,22 +69,27 @@ def citations(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
 
 def diff(session: Session, item: Item, *, whole_file: bool = False, is_dark: bool = True) -> Text:
     """The hunk with line numbers and syntax colors; hidden characters escaped, tabs shown."""
-    before = session.before(item)
-    context = WHOLE_FILE if whole_file else 3
-    lines = shown_lines(item.hunk, before, context)
-    lexer = "python" if item.hunk.path.endswith(".py") else "text"
-    theme = "ansi_dark" if is_dark else "ansi_light"
-    syntax = Syntax("", lexer, theme=theme, background_color="default")
+    lines = shown_lines(item.hunk, session.before(item), WHOLE_FILE if whole_file else 3)
     text = Text()
-    for line in lines:
-        body = syntax.highlight(visible(line.text, tabs=True))
-        body.rstrip()
+    for line, body in zip(lines, _highlighted(lines, item.hunk.path, is_dark), strict=True):
         row = Text(f"{line.mark}{line.number:>5}  ", style="bold" if line.mark != " " else "dim")
         row.append_text(body)
         row.stylize(BACKGROUND[is_dark][line.mark])
         text.append_text(row)
         text.append("\n")
     return text
+
+
+def _highlighted(lines: list[Line], path: str, is_dark: bool) -> list[Text]:
+    """The lines' text in colors, all in one go: a lexer takes as long to start as for 50 lines."""
+    shown = [visible(line.text, tabs=True) for line in lines]
+    lexer = "python" if path.endswith(".py") else "text"
+    theme = "ansi_dark" if is_dark else "ansi_light"
+    syntax = Syntax("", lexer, theme=theme, background_color="default")
+    bodies = list(syntax.highlight("\n".join(shown)).split("\n", allow_blank=True))[: len(lines)]
+    if [body.plain for body in bodies] == shown:
+        return bodies
+    return [Text(body) for body in shown]  # a lexer that drops or adds a character is not shown
 
 
 def title(session: Session, item: Item | None) -> str:
