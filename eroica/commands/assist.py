@@ -69,9 +69,8 @@ def mcp(
 
     Example: eroica mcp
     """
-    from eroica.errors import MissingExtra
-
     from eroica.assistants.start import load
+    from eroica.errors import MissingExtra
 
     if allow_rehearse is not None:
         output.split_words("--allow-rehearse", allow_rehearse)
