@@ -13,7 +13,7 @@ from eroica.localize.ranking import number, rank_drafts
 from eroica.localize.rules import RULES
 from eroica.localize.rules.draft import Draft
 from eroica.localize.rules.straggler import arrival_finding
-from eroica.localize.rules.view import JobView, build_view
+from eroica.localize.rules.view import FEW_SAMPLES, JobView, build_view
 from eroica.records import Breakdown, Cause, Finding, JobEvidence, Verdict, Warning
 
 MIN_LINK_RANKS = 16
@@ -36,6 +36,9 @@ def localize_slow(
     parameters = parameters or load()
     view = build_view(patterns, evidence, parameters)
     drafts = [draft for rule in RULES for draft in rule(view)]
+    if not drafts and _sampled_too_little(view):
+        view = build_view(patterns, evidence, parameters, use_windows=True)
+        drafts = [draft for rule in RULES for draft in rule(view)]
     drafts += _links(patterns, parameters)
     if baseline:
         drafts += slower_than(baseline, patterns, view)
@@ -52,6 +55,14 @@ def localize_slow(
         not_seen=tuple(_not_seen(view)),
         warnings=tuple(_warnings(view)),
     )
+
+
+def _sampled_too_little(view: JobView) -> bool:
+    """A short job gives few samples; what they do not show, a window of every call may."""
+    if view.source != "samples" or view.evidence is None:
+        return False
+    counts = [r.samples.num_samples for r in view.evidence.ranks if r.samples is not None]
+    return min(counts, default=0) < FEW_SAMPLES
 
 
 def _links(patterns: Sequence[RankPatterns], parameters: Parameters) -> list[Draft]:

@@ -28,6 +28,7 @@ import sys
 from typing import Any
 
 from . import guard, probes
+from .layout import W_WINDOW
 
 _ENV = (
     "TORCH_",
@@ -127,8 +128,16 @@ def _torch(tell: Any) -> None:
     tell("deterministic", torch.are_deterministic_algorithms_enabled())
     tell("cudnn.benchmark", bool(torch.backends.cudnn.benchmark))
     tell("anomaly_mode", torch.is_anomaly_enabled(), probes.places_of("anomaly_mode"))
+    tell("profiler_active", _is_profiler_of_the_job())
+
+
+def _is_profiler_of_the_job() -> bool:
+    """A window of ours that is open when the facts are asked for is not the job's profiler."""
     profiler = sys.modules.get("torch.autograd.profiler")
-    tell("profiler_active", bool(getattr(profiler, "_is_profiler_enabled", False)))
+    marker = sys.modules.get("_eroica_attached")
+    ring = getattr(marker, "ring", None)
+    is_ours = ring is not None and bool(ring.words[W_WINDOW])
+    return bool(getattr(profiler, "_is_profiler_enabled", False)) and not is_ours
 
 
 def _recompiles(tell: Any) -> None:

@@ -32,6 +32,8 @@ Bool = NDArray[np.bool_]
 STALL_FACTOR = 3.0
 COLLECTIVE_ZONES: tuple[Zone, ...] = ("collective", "object_collective", "barrier")
 
+FEW_SAMPLES = 80  # below, a share of 20 % is known to +-13 % only
+
 
 @dataclass(frozen=True)
 class Row:
@@ -208,8 +210,13 @@ def build_view(
     patterns: Sequence[RankPatterns],
     evidence: JobEvidence | None,
     parameters: Parameters,
+    *,
+    use_windows: bool = False,
 ) -> JobView:
-    """Join what there is of every rank. Sampling profiles win where the job has no device."""
+    """Join what there is of every rank. Sampling profiles win where the job has no device.
+
+    ``use_windows`` leaves them out where there are profiler windows.
+    """
     project = Project.of(evidence) if evidence else Project(None)
     settings: dict[int, tuple[Setting, ...]] = {}
     hosts: dict[int, str] = {}
@@ -230,6 +237,8 @@ def build_view(
     on_device = any(f.kind == "kernel" for p in profiled[:1] for f in p.functions)
     table = _Table(project)
     source = "none"
+    if use_windows and profiled:
+        sampled = {}
     if sampled and not on_device and len(sampled) * 2 > len({p.rank for p in profiled}):
         source = "samples"
         knows_busy = any(s.active_count for one in sampled.values() for s in one.stacks)
