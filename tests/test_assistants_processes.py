@@ -136,3 +136,11 @@ def test_a_foreign_client_lists_and_calls_the_tools(inspect, project):
     assert {"list_incidents", "get_incident", "propose_patch"} <= names
     result = inspect(project, "tools/call", "--tool-name", "list_incidents")
     assert "rank 0 waits in a barrier" in json.dumps(result)
+
+
+def test_the_transcript_in_the_docs_is_what_happens():
+    script = Path(__file__).parents[1] / "docs" / "assistants.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,5 +1,7 @@
 """What the review shows, as rich text made from the session; no widget in it."""
 
+from functools import lru_cache
+
 from rich.syntax import Syntax
 from rich.text import Text
 
@@ -71,7 +73,7 @@ def diff(session: Session, item: Item, *, whole_file: bool = False, is_dark: boo
     """The hunk with line numbers and syntax colors; hidden characters escaped, tabs shown."""
     lines = shown_lines(item.hunk, session.before(item), WHOLE_FILE if whole_file else 3)
     text = Text()
-    for line, body in zip(lines, _highlighted(lines, item.hunk.path, is_dark), strict=True):
+    for line, body in zip(lines, _highlighted(tuple(lines), item.hunk.path, is_dark), strict=True):
         row = Text(f"{line.mark}{line.number:>5}  ", style="bold" if line.mark != " " else "dim")
         row.append_text(body)
         row.stylize(BACKGROUND[is_dark][line.mark])
@@ -80,7 +82,8 @@ def diff(session: Session, item: Item, *, whole_file: bool = False, is_dark: boo
     return text
 
 
-def _highlighted(lines: list[Line], path: str, is_dark: bool) -> list[Text]:
+@lru_cache(maxsize=64)  # the hunk stays on the screen through many keys
+def _highlighted(lines: tuple[Line, ...], path: str, is_dark: bool) -> list[Text]:
     """The lines' text in colors, all in one go: a lexer takes as long to start as for 50 lines."""
     shown = [visible(line.text, tabs=True) for line in lines]
     lexer = "python" if path.endswith(".py") else "text"
