@@ -32,19 +32,19 @@ def main():
     rank = dist.get_rank()
     torch.manual_seed(0)
     net = Anneal()
-    model = DDP(nn.Sequential(torch.compile(net, backend="aot_eager"), nn.Linear(48, 48)))
+    model = DDP(nn.Sequential(torch.compile(net, backend="eager"), nn.Linear(48, 48)))
     opt = torch.optim.SGD(model.parameters(), lr=0.05)
     g = torch.Generator().manual_seed(rank)
     t0 = time.perf_counter()
-    for step in range(1, 101):
+    for step in range(1, 61):
         x = torch.randn(48, 48, generator=g)
         loss = (model(x) - x.sort(1).values).pow(2).mean()
         opt.zero_grad()
         loss.backward()
         opt.step()
-        if rank == 0 and step % 10 == 0:
+        if rank == 0 and step % 6 == 0:
             t1 = time.perf_counter()
-            print(f"step {step} loss {loss.item():.4f} {(t1 - t0) / 10 * 1e3:.1f} ms/it", flush=True)
+            print(f"step {step} loss {loss.item():.4f} {(t1 - t0) / 6 * 1e3:.1f} ms/it", flush=True)
             t0 = t1
 
 

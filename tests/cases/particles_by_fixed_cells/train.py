@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 class Cloud:
     """Particles in a box; a lump of them sits near one corner."""
 
-    def __init__(self, n=720, seed=3):
+    def __init__(self, n=480, seed=3):
         g = torch.Generator().manual_seed(seed)
         lump = torch.rand(n * 7 // 10, 3, generator=g) * torch.tensor([0.2, 1.0, 1.0])
         rest = torch.rand(n - len(lump), 3, generator=g)

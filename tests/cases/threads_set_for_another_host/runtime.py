@@ -1,7 +1,7 @@
 """Settings of the process, before torch is loaded."""
 import os
 
-PROFILES = {"laptop": 1, "node": 24}
+PROFILES = {"laptop": 1, "node": 12}
 
 
 def tune(profile="node"):
