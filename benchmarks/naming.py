@@ -58,6 +58,7 @@ WORDS = {
     "recompilation": r"compil",
     "debug_setting_left_on": r"debug|anomaly|trac|profil|detect",
     "straggler_network": r"network|link|transfer|wire|slow",
+    "nic_degraded": r"network|nic|link|transfer|wire|slow",
 }
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/recorded.py prompts --out DIR       the texts a model would be sent
     python benchmarks/recorded.py record --answers DIR    its answers into answers.jsonl
-    python benchmarks/recorded.py table                   what the answers are worth, offline
-    python benchmarks/recorded.py table --run             and whether the patched jobs are cured
+    python benchmarks/recorded.py table                  what the answers are worth, offline
+    python benchmarks/recorded.py table --run all          and whether the patched jobs are cured
 
 Prompts and answers go the way they go in the product: eroica.explain.ask, eroica.fix.from_answer.
 A row of the table says of one incident
@@ -188,10 +188,10 @@ def row_of(saved: Saved, recording: Path, scratch: Path, run_s: float | None) ->
     row = {"incident": saved.name, "case": saved.truth["id"], "symptom": saved.truth["symptom"]}
     row |= {"category": saved.truth["expected_category"], "is_code": is_code_fault(saved.truth)}
     row |= judge_explanation(saved, recording) | {"patch": patch_text}
-    fixers = fixer_patches(saved)
-    row["fixer"] = fixers[0].source.removeprefix("fixer ") if fixers else ""
     if run_s is None or not row["is_code"]:
         return row
+    fixers = fixer_patches(saved)
+    row["fixer"] = fixers[0].source.removeprefix("fixer ") if fixers else ""
     for who, patches in (("model", [patch] if patch else []), ("fixer", fixers)):
         if patches and not row.get("cured"):
             done = cure(saved, patches, scratch, run_s)
@@ -212,7 +212,6 @@ def totals(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
         "claims resolved": (sum(row["resolved"] for row in rows), claims),
         "claims resolved or marked": (sum(row["resolved"] + row["marked"] for row in rows), claims),
         "patch passes the gates": (sum(row["patch"] == "passes" for row in asked), len(asked)),
-        "no fixer": (sum(not row["fixer"] for row in code), len(code)),
     }
     if any("cured" in row for row in rows):
         tried = [row for row in code if "cured" in row]
@@ -231,7 +230,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         cured = row.get("cured", "") or ("no verdict" if row.get("no_verdict") else "")
         runs = "; ".join(row[key] for key in ("model_run", "fixer_run") if key in row)
         cells = [row["incident"], f"{row['symptom']}: {row['category']}", row["truth"]]
-        cells += [f"{row['resolved']}/{row['claims']}", row["patch"][:80], row["fixer"]]
+        cells += [f"{row['resolved']}/{row['claims']}", row["patch"][:80], row.get("fixer", "")]
         cells += [f"{cured} ({runs})" if runs else cured]
         lines.append(f"| {' | '.join(cells)} |")
     figures = totals(rows).items()
@@ -247,7 +246,7 @@ def main() -> None:
     options.add_argument("--out", type=Path, help="folder of prompts, or the recording")
     options.add_argument("--answers", type=Path, help="folder of NAME.explain.answer.txt ...")
     options.add_argument("--only", default="", help="part of an incident's name")
-    options.add_argument("--run", action="store_true", help="run the patched jobs")
+    options.add_argument("--run", choices=("all", "stuck", "slow"), help="run the patched jobs")
     options.add_argument("--limit", type=float, default=60, help="seconds for one run")
     options.add_argument("--stop-after", type=float, default=1e9, help="seconds for all runs")
     options.add_argument("--rows", type=Path, help="file of rows; those in it are kept")
@@ -267,9 +266,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="eroica-recorded-") as scratch:
         for saved in all_saved(Path(scratch), asked.only):
             is_over = time.monotonic() - start > asked.stop_after
-            if saved.name in rows and ("cured" in rows[saved.name] or not asked.run):
+            is_run = asked.run in ("all", saved.truth["symptom"]) and not is_over
+            if saved.name in rows and ("cured" in rows[saved.name] or not is_run):
                 continue
-            run_s = asked.limit if asked.run and not is_over else None
+            run_s = asked.limit if is_run else None
             try:
                 rows[saved.name] = row_of(saved, recording, Path(scratch), run_s)
             except EroicaError as error:
