@@ -5,8 +5,9 @@ Keys (value; places = user frames innermost first):
 (cores this process may use), ``world_size``, ``local_world_size``, ``env.NAME`` (see _ENV);
 ``num_threads``, ``num_interop_threads`` (places = caller of torch.set_num_threads);
 ``deterministic``, ``cudnn.benchmark``, ``anomaly_mode`` (places = who switched it on),
-``tracemalloc`` (frames kept, 0 = off), ``profiler_active``, ``tracing`` (sys.settrace or
-setprofile by name); ``gc`` {enabled, thresholds, frozen}, ``gc.pauses`` {count, total_ns, max_ns,
+``tracemalloc`` (frames kept, 0 = off), ``profiler_active``, ``tracing`` {by, function}: what
+the main thread is traced or profiled with (places = who set it); ``gc`` {enabled, thresholds,
+frozen}, ``gc.pauses`` {count, total_ns, max_ns,
 explicit_count, explicit_ns} (places = callers of gc.collect), ``gc.call`` {call, count} for
 disable, freeze, set_threshold; ``dataloader``, one each: {num_workers, persistent_workers,
 pin_memory, prefetch_factor, batch_size, sampler, shuffle, dataset, dataset_len, collate_fn,
@@ -95,9 +96,8 @@ def _process(tell: Any) -> None:
     tracing = sys.modules.get("tracemalloc")
     frames = tracing.get_traceback_limit() if tracing is not None and tracing.is_tracing() else 0
     tell("tracemalloc", frames, probes.places_of("tracemalloc"))
-    for name, function in (("sys.settrace", sys.gettrace()), ("sys.setprofile", sys.getprofile())):
-        if function is not None:
-            tell("tracing", {"by": name, "function": repr(function)[:200]})
+    for name, (function, places) in probes.tracing().items():
+        tell("tracing", {"by": "sys." + name, "function": function}, places)
 
 
 def _environment(tell: Any) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import sys
+import threading
 import time
 import weakref
 from typing import Any
@@ -19,6 +21,7 @@ from .imports import when_imported
 from .places import user_places
 
 _places: dict[str, list[Any]] = {}
+_tracing: dict[str, Any] = {}
 _loaders: list[Any] = []
 _models: list[Any] = []
 _samplers: list[Any] = []
@@ -32,6 +35,8 @@ _MAX_KEPT = 64
 
 def install() -> None:
     _watch_collector()
+    for name in ("settrace", "setprofile"):
+        _watch_tracing(name)
     when_imported("tracemalloc", lambda module: note_call(module, "start", "tracemalloc"))
     when_imported("torch", _watch_torch)
     when_imported("torch.autograd.anomaly_mode", _watch_anomaly)
@@ -42,6 +47,28 @@ def install() -> None:
 
 def places_of(key: str) -> list[Any]:
     return _places.get(key, [])
+
+
+def tracing() -> dict[str, Any]:
+    """By setter: what the main thread is traced with, and the user lines that set it."""
+    return dict(_tracing)
+
+
+def _watch_tracing(name: str) -> None:
+    """Remember the main thread's trace or profile function: no other thread can read it."""
+    original = getattr(sys, name)
+
+    @functools.wraps(original)
+    def wrapper(function: Any) -> Any:
+        with guard.quietly("noting a call of sys." + name):
+            if threading.current_thread() is threading.main_thread():
+                if function is None:
+                    _tracing.pop(name, None)
+                else:
+                    _tracing[name] = (repr(function)[:200], user_places(2))
+        return original(function)
+
+    setattr(sys, name, wrapper)
 
 
 def note_call(module: Any, name: str, key: str) -> None:

@@ -47,6 +47,7 @@ def debug_settings(view: JobView) -> list[Draft]:
         ("anomaly_mode", "autograd's anomaly detection is on", 0.4),
         ("tracemalloc", "tracemalloc records a traceback for every allocation", 0.4),
         ("profiler_active", "a profiler of the job's own runs all the time", 0.15),
+        ("tracing", "a trace or profile function is called for every call", 0.3),
         ("deterministic_debug", "torch's deterministic debug mode is on", 0.1),
     ):
         found = [s for s in view.values(key) if s.value]
