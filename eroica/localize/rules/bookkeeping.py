@@ -1,5 +1,8 @@
 """Metrics, logs and other plain Python that all ranks do in the step besides training."""
 
+import ast
+from collections.abc import Sequence
+
 import numpy as np
 
 from eroica.localize.rules.draft import (
@@ -18,6 +21,10 @@ from eroica.localize.rules.phase import (
     is_input,
 )
 from eroica.localize.rules.view import Bool, Float64, JobView
+from eroica.localize.source_flow import loops
+from eroica.records import Place
+
+BETWEEN_EPOCHS = 0.4  # of the time: preparing an epoch is work, until it takes this much
 
 SYNC_MARKS = (".item()", ".tolist()", ".cpu()", "synchronize(", ".numpy()")
 
@@ -52,8 +59,26 @@ def bookkeeping(view: JobView) -> list[Draft]:
         mask[positions] = True
         share = float(np.median(view.sum(mask, view.work_FR)))
         if share >= max(0.12, view.parameters.common_share) and _model_forward(view, mask) < 0.5:
-            drafts.append(_bookkeeping(view, mask, share, weights_F))
+            draft = _bookkeeping(view, mask, share, weights_F)
+            if share >= BETWEEN_EPOCHS or not is_between_epochs(view, draft.places):
+                drafts.append(draft)
     return drafts
+
+
+def is_between_epochs(view: JobView, places: Sequence[Place]) -> bool:
+    """Whether a line stands in a loop around the loop that trains: once an epoch, not a step."""
+    for place in places:
+        info = view.project.enclosing(place.file, place.line)
+        around = loops(info, place.line) if info is not None and place.line else []
+        if around and _holds_training_loop(around[0].node):
+            return True
+    return False
+
+
+def _holds_training_loop(loop: ast.AST) -> bool:
+    inner = [n for n in ast.walk(loop) if isinstance(n, ast.For | ast.While) and n is not loop]
+    calls = [n for one in inner for n in ast.walk(one) if isinstance(n, ast.Call)]
+    return any(isinstance(n.func, ast.Attribute) and n.func.attr == "backward" for n in calls)
 
 
 def _model_forward(view: JobView, mask: Bool) -> float:

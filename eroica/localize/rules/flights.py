@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
+from eroica.columns import Int64
 from eroica.localize.rules.view import JobView
 from eroica.localize.rules.zones import Zone, has, project_frames, zone_of
 from eroica.records import CollectiveEntry, Place, StepTimes
@@ -81,18 +83,40 @@ def pace_of(view: JobView, rank: int) -> Pace | None:
     steps = view.steps.get(rank)
     timed = [e for e in entries if e.created_ns is not None]
     if steps is not None and timed:
-        begin, end = steps.start_ns[0], steps.start_ns[-1] + steps.duration_ns[-1]
-        timed = [e for e in timed if begin <= (e.created_ns or 0) <= end]
+        timed = [e for e, known in zip(timed, _in_steps(steps, timed), strict=True) if known]
     if len(timed) < 3:
         return None
     timed.sort(key=lambda e: (e.created_ns or 0, e.record_id))
     span = float((timed[-1].created_ns or 0) - (timed[0].created_ns or 0))
+    if steps is not None:
+        span = min(span, float((_ends(steps) - np.asarray(steps.start_ns)).sum()))
     sites = _sites(view, timed)
     covered = _steps_within(steps, timed) if steps is not None else _steps_by_sync(sites)
     for site in sites:
         site.per_step = site.count / covered if covered else 0.0
         site.share = site.gap_ns / span if span else 0.0
     return Pace(tuple(sites), covered, span)
+
+
+def _ends(steps: StepTimes) -> Int64:
+    """When each step's own time is over: with what comes between two steps as a rule.
+
+    Steps during a profiler window are left out of ``steps``; the hole they leave is no step's.
+    """
+    starts = np.asarray(steps.start_ns, dtype=np.int64)
+    ends = starts + np.asarray(steps.duration_ns, dtype=np.int64)
+    between = starts[1:] - ends[:-1]
+    usual = int(np.median(between)) if len(between) else 0
+    ends = ends + max(0, 2 * usual)
+    ends[:-1] = np.minimum(ends[:-1], starts[1:])
+    return ends
+
+
+def _in_steps(steps: StepTimes, entries: Sequence[CollectiveEntry]) -> NDArray[np.bool_]:
+    starts = np.asarray(steps.start_ns, dtype=np.int64)
+    created = np.asarray([e.created_ns or 0 for e in entries], dtype=np.int64)
+    step = np.searchsorted(starts, created, side="right") - 1
+    return (step >= 0) & (created <= _ends(steps)[np.maximum(step, 0)])
 
 
 def _sites(view: JobView, entries: Sequence[CollectiveEntry]) -> list[Site]:
