@@ -319,3 +319,12 @@ def test_hunks_that_need_each_other_are_not_written_apart(tmp_path):
     review.accept(review.items[1])
     with pytest.raises(ConflictError, match="undefined gc"):
         review.write(tmp_path, incidents.create("x", tmp_path), fix.apply)
+
+
+def test_proposals_for_two_versions_of_a_file_do_not_combine():
+    later = file_edit("a.txt", "new first line\n" + BEFORE, "new first line\n" + changed(25))
+    second = msgspec.structs.replace(patch("P2", "", cause="C2"), edits=(later,))
+    review = session(patch("P1", changed(2)), second)
+    assert review.accept_labels(("review",)) == 1
+    with pytest.raises(ConflictError, match="P1"):
+        review.accept(review.items[1])

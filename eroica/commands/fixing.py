@@ -60,7 +60,7 @@ def fix(
     if is_review and patches and output.is_interactive():
         from eroica.commands.reviewing import review_on_terminal
 
-        return review_on_terminal(folder, root, verify=command)
+        return review_on_terminal(folder, root, verify=command, model=model, no_llm=no_llm)
     chosen = proposing.accepted(incident, patches, accept)
     done = Outcome()
     if not chosen and (apply or branch):

@@ -50,13 +50,15 @@ def review_on_terminal(
     *,
     verify: list[str] | None = None,
     model: str | None = None,
+    no_llm: bool = False,
 ) -> int:
     """Open the app on a terminal; elsewhere a prompt, or the diffs where nobody can answer."""
     from eroica.review.session import Session
 
     session = Session.load(folder)
     if output.is_interactive() and os.environ.get("EROICA_PLAIN") != "1":
-        return _app(session, folder, root, verify, model)
+        again = None if no_llm else asks_again(folder, root, model)
+        return _app(session, folder, root, verify, again)
     if sys.stdin.isatty() or os.environ.get("EROICA_PLAIN") == "1":
         return _prompt(session, folder, root)
     _show_diffs(session, folder)
@@ -68,7 +70,7 @@ def _app(
     folder: IncidentFolder,
     root: Path,
     verify: list[str] | None,
-    model: str | None,
+    again: Callable[[Patch, str], list[Patch]] | None,
 ) -> int:
     from eroica import fix as room
     from eroica.fix.apply import user_name
@@ -83,7 +85,7 @@ def _app(
         diagnoses=folder.read_diagnoses(),
         write=lambda decided: decided.write(root, folder, room.apply, user_name()),
         rehearse=rehearse if verify else None,
-        regenerate=asks_again(folder, root, model),
+        regenerate=again,
         save=lambda decided: decided.save(folder),
         prompt_cost=lambda: prompt_cost(folder),
         is_dark=is_dark_terminal(),

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from eroica.incident import IncidentFolder
-from eroica.records import Cause, FileEdit, Finding, Incident, Label, Patch, Rehearsal
+from eroica.records import Cause, Finding, Incident, Label, Patch, Rehearsal
 from eroica.review import outcome
 from eroica.review.hunks import Change, Hunk, hunks_of, split
 
@@ -102,7 +102,8 @@ class Session:
         return [item for item in self.items if item.hunk.patch in own]
 
     def before(self, item: Item) -> str:
-        return self._edit(item).before
+        edits = self.patch(item.hunk.patch).edits
+        return next(edit.before for edit in edits if edit.path == item.hunk.path)
 
     def counts(self) -> dict[State, int]:
         found: dict[State, int] = {"open": 0, "accepted": 0, "rejected": 0}
@@ -279,13 +280,11 @@ class Session:
             if other is item or other.hunk.path != item.hunk.path:
                 continue
             pairs = [(a, b) for a in item.hunk.changes for b in other.hunk.changes]
-            if any(a.overlaps(b) and a != b for a, b in pairs):
+            clashes = any(a.overlaps(b) and a != b for a, b in pairs)
+            # Line numbers of two versions of a file do not go together.
+            if clashes or self.before(other) != self.before(item):
                 return other
         return None
-
-    def _edit(self, item: Item) -> FileEdit:
-        edits = self.patch(item.hunk.patch).edits
-        return next(edit for edit in edits if edit.path == item.hunk.path)
 
     def _remember(self, what: str) -> None:
         comments = {patch: list(texts) for patch, texts in self.comments.items()}
