@@ -194,7 +194,7 @@ def test_on_a_terminal_a_review_opens_only_where_nothing_else_was_asked(shell, m
     shell.terminal(monkeypatch)
     monkeypatch.setattr(
         "eroica.commands.reviewing.review_on_terminal",
-        lambda folder, root, verify=None: opened.append((root, verify)) or 0,
+        lambda folder, root, verify=None, **_: opened.append((root, verify)) or 0,
     )
     (shell.folder / "check.py").write_text(CHECK)
     command = [sys.executable, "check.py"]
