@@ -114,6 +114,8 @@ def test_citations_resolve_against_what_was_sent(grounded, citation, holds):
         ("two ranks and 1 barrier", []),
         ("Rank 17 is slow.", ["rank 17"]),
         ("ranks 0, 9 wait", ["rank 9"]),
+        ("ranks 0, 1, and 9 wait", ["rank 9"]),
+        ("rank 0, 17 of 60, and 34.9 s for rank 1 and 57.4 ms", ["17", "60", "34.9", "57.4"]),
         ("This costs 4711 ms.", ["4711"]),
         ("97 % sure", []),
         ("77 % of the time", ["77 %"]),

@@ -182,3 +182,75 @@ def test_files_are_named_as_short_as_they_stay_clear():
     assert near(Place(name="f", file="/home/p/a/t.py", line=1), "/home/p").file == "a/t.py"
     assert near(Place(name="f", file="/home/pq/t.py", line=1), "/home/p").file == "/home/pq/t.py"
     assert near(Place(name="f"), None).file is None
+
+
+DECODER = """\
+import subprocess
+
+def command():
+    return ["python", "decode.py"]
+
+class Decoder:
+    def __init__(self):
+        self.process = subprocess.Popen(command(), stdin=subprocess.PIPE)
+
+    def ask(self, number):
+        self.process.stdin.write(number)
+        return self.process.stdout.readline()
+
+def main():
+    Decoder().ask(1)
+"""
+
+
+def decoder_pack(folder, tmp_path):
+    root = tmp_path / "p"
+    root.mkdir()
+    (root / "decode.py").write_text("while True:\n    print(input())\n")
+    return packed(with_source(folder, root, DECODER, line=12))
+
+
+def test_a_method_comes_with_its_class_and_what_that_uses(saved_incident, tmp_path):
+    pack = decoder_pack(saved_incident("stuck"), tmp_path)
+    assert "self.process = subprocess.Popen" in part(pack, "source train.py:6-12 (its class)")
+    assert "def command" in part(pack, "source train.py:3-4 (used by it)")
+
+
+def test_a_script_that_the_code_starts_is_shown(saved_incident, tmp_path):
+    pack = decoder_pack(saved_incident("stuck"), tmp_path)
+    assert "print(input())" in part(pack, "source decode.py:1-2 (a script it names)")
+
+
+def test_of_a_long_class_the_set_up_and_the_methods_used_are_shown(tmp_path):
+    filler = "".join(f"    def other_{n}(self):\n        return {n}\n" for n in range(40))
+    text = f"class Long:\n    def __init__(self):\n        self.n = 0\n{filler}"
+    text += "    def last(self):\n        return self.other_7()\n"
+    (tmp_path / "long.py").write_text(text)
+    sources = Sources(tmp_path)
+    place = Place(name="Long.last", file="long.py", line=len(text.splitlines()))
+    found = sources.class_of(sources.function(place))
+    assert [one.lines[0].strip() for one in found] == ["def __init__(self):", "def other_7(self):"]
+
+
+def test_paths_of_the_machine_of_the_job_are_found_below_the_root_given(tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    place = Place(name="save_checkpoint", file="/jobs/17/train.py", line=7)
+    assert Sources(tmp_path).function(place) is None
+    assert Sources(tmp_path, "/jobs/17/").function(place).first == 5
+    assert Sources(tmp_path, "/jobs/1").function(place) is None
+
+
+def test_the_functions_on_the_way_to_a_finding_are_shown(saved_incident, tmp_path):
+    folder = with_source(saved_incident("slow"), tmp_path / "p", DECODER, line=12)
+    incident = folder.read_incident()
+    cause = msgspec.structs.replace(incident.causes[0], functions=incident.causes[0].functions[:1])
+    stack = (Place(name="main", file="train.py", line=15),)
+    findings = tuple(
+        msgspec.structs.replace(one, function=msgspec.structs.replace(one.function, stack=stack))
+        if one.function
+        else one
+        for one in incident.findings
+    )
+    incident = msgspec.structs.replace(incident, findings=findings, causes=(cause,))
+    names = [one.name for one in gather(incident, cause).parts]
+    assert "source train.py:14-15 (on the way to it)" in names

@@ -22,6 +22,9 @@ _ORDER: tuple[Verdict, ...] = (
     "established",
 )
 _MAX_ITEMS = 12
+_RANK = r"\d+(?![\d.]|\s*(?:%|(?:ns|us|µs|ms|s|of)\b))"
+_RANKS = re.compile(rf"(?i)\branks\s+{_RANK}(?:(?:\s*(?:-|to|,|and))+\s*{_RANK})*|\brank\s+\d+")
+"""``rank 3``, ``ranks 0-3, 5 and 7``; of ``rank 0, 22 of 60`` only what is a rank."""
 _MAX_CHARS = 2_000
 
 
@@ -153,10 +156,10 @@ class Grounds:
         """Return the numbers and ranks of prose that the evidence does not hold."""
         plain = re.sub(r"\b[FC]\d+\b|[\w./-]+\.\w+:\d+(?:-\d+)?|\(?#\d+\)?", " ", prose)
         unknown = []
-        for text in re.findall(r"(?i)\branks?\s+((?:\d+(?:\s*(?:-|to|,|and)\s*)?)+)", plain):
+        for text in _RANKS.findall(plain):
             outside = [n for n in re.findall(r"\d+", text) if int(n) not in self.ranks]
             unknown += [f"rank {n}" for n in outside]
-        plain = re.sub(r"(?i)\branks?\s+(?:\d+(?:\s*(?:-|to|,|and)\s*)?)+", " ", plain)
+        plain = _RANKS.sub(" ", plain)
         for number, is_percent in _numbers(plain):
             if not self._holds(number, is_percent):
                 unknown.append(f"{number}{' %' if is_percent else ''}")

@@ -60,8 +60,10 @@ def gather(
 ) -> Pack:
     """Return the evidence pack of a cause, or of an incident without one."""
     root = source_root or (evidence.source_root if evidence else None) or incident.job.source_root
-    sources = Sources(root)
-    excerpts = list(_excerpts(sources, cause, evidence, share)) if share in _WITH_SOURCE else []
+    recorded = (evidence.source_root if evidence else None) or incident.job.source_root
+    sources = Sources(root, recorded)
+    shown = share in _WITH_SOURCE
+    excerpts = list(_excerpts(sources, incident, cause, evidence, share)) if shown else []
     guilty = sources.function(cause.functions[0]) if cause and cause.functions else None
     collected = [
         Part("verdict", parts.verdict(incident, cause), 100),
@@ -80,13 +82,13 @@ def gather(
         Part("other causes", parts.others(incident, cause), 50),
     ]
     kept, left_out = _within([part for part in collected if part.text], budget)
-    shown = {part.name for part in kept}
+    names = {part.name for part in kept}
     return Pack(
         cause=cause,
         parts=tuple(kept),
         left_out=tuple(left_out),
         excerpts=tuple(
-            e for e in excerpts if f"source {e.file}:{e.first}-{e.last} ({e.about})" in shown
+            e for e in excerpts if f"source {e.file}:{e.first}-{e.last} ({e.about})" in names
         ),
         source_sha256=guilty.sha256 if guilty else "",
     )
@@ -108,6 +110,8 @@ def _unseen(
 
 _WITH_SOURCE = ("functions", "files")
 _MAX_FILE_LINES = 400
+_MAX_EXPLAINED = 5
+"""Excerpts whose classes and helpers are shown too."""
 
 
 def _within(collected: list[Part], budget: int) -> tuple[list[Part], list[str]]:
@@ -129,9 +133,17 @@ def _within(collected: list[Part], budget: int) -> tuple[list[Part], list[str]]:
 
 
 def _excerpts(
-    sources: Sources, cause: Cause | None, evidence: JobEvidence | None, share: Share
+    sources: Sources,
+    incident: Incident,
+    cause: Cause | None,
+    evidence: JobEvidence | None,
+    share: Share,
 ) -> Iterable[Excerpt]:
-    """The guilty function, its caller, then the project's frames on the odd and a healthy rank."""
+    """The guilty function, its caller, then the project's frames on the odd and a healthy rank.
+
+    After them what explains them: their classes, what they use, the scripts they start. Whoever
+    reads a method cannot judge it without the place its attributes are set.
+    """
     places: list[tuple[str, Place]] = []
     names = ("the guilty function", "its caller or where it was set up")
     if cause is not None:
@@ -139,6 +151,7 @@ def _excerpts(
     for about, rank in parts.pair(cause, evidence):
         about = f"on the stack of {about} rank {rank.rank}"
         places += [(about, p) for p in parts.frames(rank) if p.name != "<module>"]
+    places += [("on the way to it", p) for p in _callers(incident, cause)]
     yielded: list[Excerpt] = []
     for about, place in places:
         if share == "files" and (lines := sources.lines(place.file or "")):
@@ -150,12 +163,22 @@ def _excerpts(
         if excerpt is not None and not any(_covers(one, excerpt) for one in yielded):
             yielded.append(excerpt)
             yield excerpt
-    heads = [sources.head(file) for file in dict.fromkeys(one.file for one in yielded[:3])]
-    used = [other for one in yielded[:3] for other in sources.used_by(one)]
-    for extra in (*heads, *used):
+    main = yielded[:_MAX_EXPLAINED]
+    classes = [other for one in main for other in sources.class_of(one)]
+    heads = [sources.head(file) for file in dict.fromkeys(one.file for one in main[:3])]
+    used = [other for one in (*main, *classes) for other in sources.used_by(one)]
+    scripts = [other for one in (*main, *classes, *used) for other in sources.started_by(one)]
+    for extra in (*classes, *heads, *used, *scripts):
         if extra is not None and not any(_covers(one, extra) for one in yielded):
             yielded.append(extra)
             yield extra
+
+
+def _callers(incident: Incident, cause: Cause | None) -> list[Place]:
+    """The functions on the way to what the cause's findings measured, innermost first."""
+    wanted = cause.findings if cause is not None else ()
+    stacks = [f.function.stack for f in incident.findings if f.id in wanted and f.function]
+    return [place for stack in stacks[:1] for place in stack if place.name != "<module>"]
 
 
 def _covers(one: Excerpt, other: Excerpt) -> bool:

@@ -48,16 +48,23 @@ class Excerpt:
 
 
 class Sources:
-    """Files below one root, each read once."""
+    """Files below one root, each read once.
 
-    def __init__(self, root: str | Path | None) -> None:
+    ``recorded_root``: where the project lay when the job ran, so that paths of that machine are
+    found below the root given here.
+    """
+
+    def __init__(self, root: str | Path | None, recorded_root: str | None = None) -> None:
         self.root = Path(root).resolve() if root else None
+        self._recorded = recorded_root.rstrip("/") + "/" if recorded_root else ""
         self._files: dict[str, list[str] | None] = {}
 
     def relative(self, file: str) -> str | None:
         """Return a file's path below the root, None where it lies outside or is not there."""
         if self.root is None or not file or file.startswith("<") or "\0" in file:
             return None
+        if self._recorded and file.startswith(self._recorded):
+            file = file[len(self._recorded) :]
         path = (self.root / file).resolve()
         if not path.is_relative_to(self.root) or path.suffix != ".py" or not path.is_file():
             return None
@@ -128,6 +135,39 @@ class Sources:
                 text = tuple(lines[first - 1 : last])
                 found.append(Excerpt(excerpt.file, first, last, text, "used by it"))
         return found[:limit]
+
+    def class_of(self, excerpt: Excerpt) -> list[Excerpt]:
+        """Return the class a method stands in: whole where it is short, else how it is set up."""
+        lines = self.lines(excerpt.file) or []
+        tree = _parse(lines)
+        around = [
+            node
+            for node in (ast.walk(tree) if tree is not None else ())
+            if isinstance(node, ast.ClassDef)
+            and node.lineno < excerpt.first
+            and excerpt.last <= (node.end_lineno or 0)
+        ]
+        if not around:
+            return []
+        found = max(around, key=lambda node: node.lineno)
+        spans = [(found.lineno, found.end_lineno or found.lineno)]
+        if spans[0][1] - spans[0][0] >= _MAX_USED_LINES:
+            used = {"__init__", *re.findall(r"self\.(\w+)", "\n".join(excerpt.lines))}
+            spans = [
+                (node.lineno, min(node.end_lineno or node.lineno, node.lineno + _MAX_USED_LINES))
+                for node in found.body
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in used
+            ]
+        return [
+            Excerpt(excerpt.file, first, last, tuple(lines[first - 1 : last]), "its class")
+            for first, last in spans
+        ]
+
+    def started_by(self, excerpt: Excerpt) -> list[Excerpt]:
+        """Return the short scripts of the project that an excerpt names, e.g. to start them."""
+        named = re.findall(r"""["']([\w./-]+\.py)["']""", "\n".join(excerpt.lines))
+        found = [self.whole(file, "a script it names") for file in dict.fromkeys(named)]
+        return [one for one in found if one is not None and one.last <= _MAX_LINES]
 
     def commits(self, excerpt: Excerpt, limit: int = 3) -> list[str]:
         """Return the last commits that touched the excerpt's lines: hash, date, subject."""
