@@ -107,18 +107,13 @@ def test_the_server_adds_little_to_what_its_sdk_takes_to_load(project):
 @pytest.fixture(scope="module")
 def inspect():
     """Call the MCP inspector's command line; nothing is downloaded for it."""
-    npx = shutil.which("npx")
-    if npx is None:
-        pytest.skip("npx is not installed")
-    known = subprocess.run(
-        [npx, "--no-install", INSPECTOR, "--help"], capture_output=True, timeout=120, check=False
-    )
-    if known.returncode != 0:
-        pytest.skip(f"npm has no {INSPECTOR} here: npm install -g {INSPECTOR}")
+    inspector = shutil.which("mcp-inspector")
+    if inspector is None:
+        pytest.skip("the MCP inspector is not installed: npm install -g " + INSPECTOR)
 
     def run(root, method, *more):
         done = subprocess.run(
-            [npx, "--no-install", INSPECTOR, "--cli", *command(), "--method", method, *more],
+            [inspector, "--cli", *command(), "--method", method, *more],
             cwd=root,
             env=dict(os.environ),
             capture_output=True,
