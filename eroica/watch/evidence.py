@@ -107,6 +107,7 @@ def build_rank(
     samples: Samples | None = None,
     last_event_ns: int | None = None,
     log_tail: str = "",
+    scheduled_ns: tuple[int, int] | None = None,
 ) -> RankEvidence:
     """Return one rank's evidence."""
     stacks = [read_stack_sample(sample, capture.rank) for sample in capture.stacks]
@@ -125,7 +126,7 @@ def build_rank(
         child_processes=tuple(capture.child_processes),
         flight=flight,
         exit=exit if exit is not None else read_exit(capture.ending),
-        settings=read_settings(capture.facts),
+        settings=(*read_settings(capture.facts), *_schedule(scheduled_ns)),
         steps=steps,
         stalls=tuple(stalls),
         samples=samples,
@@ -133,6 +134,13 @@ def build_rank(
         log_tail=log_tail,
         missing=tuple(dict.fromkeys([*capture.missing, *problems])),
     )
+
+
+def _schedule(scheduled_ns: tuple[int, int] | None) -> tuple[Setting, ...]:
+    if scheduled_ns is None:
+        return ()
+    value = {"on_cpu_ns": scheduled_ns[0], "waiting_ns": scheduled_ns[1]}
+    return (Setting(key="cpu.schedule", value=value),)
 
 
 def build(

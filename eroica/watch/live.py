@@ -19,6 +19,8 @@ from eroica.watch.rules import Activity
 
 logger = logging.getLogger(__name__)
 
+_SCHEDULE_EVERY_NS = 500_000_000
+
 
 @dataclass
 class Ending:
@@ -42,6 +44,22 @@ class WatchedRank:
     ring: RingReader | None = None
     ending: Ending | None = None
     stacks: list[StackSample] = field(default_factory=list)
+    schedule: list[tuple[int, int]] = field(default_factory=list)
+    """Main thread, (on a CPU, waiting for one) in ns: when learned, and last."""
+
+    def read_schedule(self) -> None:
+        """Note what the kernel says of the main thread's turns on a CPU."""
+        now = proc.thread_cpu_ns(self.live.pid, self.live.pid)
+        if now[0]:
+            self.schedule[1:] = [now]
+
+    @property
+    def scheduled_ns(self) -> tuple[int, int] | None:
+        """Time on a CPU and time waiting for one since the iteration was learned."""
+        if len(self.schedule) < 2:
+            return None
+        (cpu, wait), (last_cpu, last_wait) = self.schedule[0], self.schedule[-1]
+        return last_cpu - cpu, last_wait - wait
 
     @property
     def rank(self) -> int:
@@ -80,6 +98,7 @@ class WatchedJob:
         self.num_restarts = 0
         self._created_ns = time.monotonic_ns()
         self._last_scan_ns = 0
+        self._scheduled_ns = 0
 
     @property
     def alive(self) -> list[WatchedRank]:
@@ -164,6 +183,12 @@ class WatchedJob:
                 rank.iteration.add(rank.ring.read_new())
             if rank.ending is None:
                 rank.ending = self._ending_of(rank)
+        now = time.monotonic_ns()
+        if now - self._scheduled_ns > _SCHEDULE_EVERY_NS:
+            self._scheduled_ns = now
+            for rank in self.ranks.values():
+                if rank.ending is None and rank.iteration.is_learned:
+                    rank.read_schedule()
 
     def _ending_of(self, rank: WatchedRank) -> Ending | None:
         story = None

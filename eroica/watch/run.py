@@ -226,6 +226,7 @@ class Watcher:
                 stalls=self.collection.stalls.samples.get(rank.rank, ()),
                 samples=self.collection.samples.get(rank.rank),
                 last_event_ns=self._last_event_unix(rank),
+                scheduled_ns=rank.scheduled_ns,
             )
             for rank in self.job.ranks.values()
         ]

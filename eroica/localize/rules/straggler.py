@@ -56,7 +56,7 @@ def straggler(view: JobView) -> list[Draft]:
         return []
     if float(work_R[list(found.positions)].min()) < MIN_WORK:
         return []  # whoever holds the others does not itself wait most of the time
-    if not _confirmed(view, found):
+    if not _confirmed(view, found) or _is_starved(view, work_R, found):
         return []
     group = _largest_group(view, found)
     if group is None:
@@ -104,6 +104,22 @@ def _confirmed(view: JobView, found: Slowest) -> bool:
     held = sum(r.held_ns for r in late)
     mine = sum(r.held_ns for r in late if r.rank in slow)
     return held <= 0 or mine >= 0.5 * held
+
+
+def _is_starved(view: JobView, work_R: Float64, found: Slowest) -> bool:
+    """Whether these ranks only look busy because they wait for a core that others hold.
+
+    What a rank does is worth its time on a CPU; what it waits for one is the host's doing.
+    """
+    on_cpu_R = np.ones(view.num_ranks)
+    for position, rank in enumerate(view.ranks):
+        for setting in view.values("cpu.schedule", rank):
+            cpu, waiting = setting.value["on_cpu_ns"], setting.value["waiting_ns"]
+            on_cpu_R[position] = cpu / max(cpu + waiting, 1)
+    if (on_cpu_R == 1).all():
+        return False
+    fair = slowest(work_R * on_cpu_R)
+    return fair is None or fair.positions != found.positions or fair.excess < MIN_EXCESS
 
 
 def _largest_group(view: JobView, found: Slowest) -> Group | None:
