@@ -2,11 +2,14 @@
 
 An explanation names the truth when, for one accepted reading of the case,
 
-- place: a citation that resolves lies in the function of an accepted place (for main and the
-  module's own level: within 3 lines of it), or the text names that function,
+- kind: the summary or a claim that resolves holds a word of the reading's category (below),
+- place: one of those sentences names the function of an accepted place, or a citation of it lies
+  in that function (for main and the module's own level: within 3 lines of the place),
 - ranks: the text names each guilty rank; a reading of all ranks, or of no rank, asks for none,
-- kind: the text holds a word of the reading's category (the list below),
 - verdict: after the check it is not "insufficient evidence".
+
+Words and lines alone would take many wrong explanations for right; ``--mixed`` of recorded.py
+tells how many: it holds each explanation against the truth of each other incident.
 
 ``confirmed`` says that the engine's first cause had that reading too, ``corrected`` that it had
 not and the explanation says so. Of a healthy program the right explanation is one that finds the
@@ -15,6 +18,7 @@ evidence insufficient or offers a hypothesis at most.
 
 import ast
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,43 +27,54 @@ from judging import matches, readings
 from eroica.records import Cause, Diagnosis
 
 WORDS = {
-    "rank_conditional_collective": r"only (?:some|rank|on|the)|condition|never (?:reach|enter)",
-    "collective_count_mismatch": r"different number|more|fewer|once|skip|extra|count|never|less",
-    "collective_order_mismatch": r"order|same group|both (?:send|block)|interleav|first",
-    "collective_dtype_mismatch": r"dtype|type",
+    "rank_conditional_collective": r"condition|only rank|rank \d (?:alone|skips)|if rank"
+    r"|not (?:in|a member of) (?:the|that) group"
+    r"|(?:never|not) (?:reach|enter|call|join|make|take part)",
+    "collective_count_mismatch": r"(?:more|fewer|less|extra|missing|different number|skip|without)"
+    r".{0,60}(?:all_reduce|collective|call|gather|send|recv|broadcast)|one (?:more|fewer)",
+    "collective_order_mismatch": r"order|both (?:ranks )?(?:send|wait|block)|interleav|same group"
+    r"|two threads|each waits|neither",
+    "collective_dtype_mismatch": r"dtype",
     "collective_shape_mismatch": r"shape|size",
-    "checkpoint_collective_on_one_rank": r"state.?dict|checkpoint|sav|consolidat",
-    "uneven_inputs": r"uneven|runs? out|more (?:batch|data|step)|fewer|different number|length",
-    "divergent_control_flow": r"local|diverg|skip|decid|decision|branch|differ|condition|own",
-    "fork_lock_deadlock": r"fork",
-    "thread_lock_deadlock": r"lock|queue|full",
-    "exception_swallowed": r"except|error|swallow|caught|died",
-    "rank_exited": r"exit|ended|finish|returned|left|died",
-    "blocked_io": r"read|write|recv|connect|pipe|socket|stderr",
-    "polling_wait": r"poll|wait|sleep",
-    "excessive_small_collectives": r"small|many|each|per|every",
+    "checkpoint_collective_on_one_rank": r"state_dict|checkpoint|consolidat",
+    "uneven_inputs": r"uneven|runs? out|(?:more|fewer) (?:batch|sample|step)|exhaust|ends? earlier",
+    "divergent_control_flow": r"local|own (?:loss|batch|data|clock|time)|skips?|diverg|decides?"
+    r"|only when|on its own|branch|returns? (?:from|at once|early)|early return",
+    "fork_lock_deadlock": r"\bfork",
+    "thread_lock_deadlock": r"\block(?:s|ed)?\b|queue",
+    "exception_swallowed": r"except|swallow|caught|raise|error",
+    "rank_exited": r"exit|ended|left|returned|finished|gone|died",
+    "blocked_io": r"\brecv|\bread(?:line|s|ing)?\b|socket|pipe|time-?out|stderr",
+    "polling_wait": r"\bpoll|\bsleep",
+    "excessive_small_collectives": r"(?:small|scalar|one (?:all_reduce )?(?:per|for each)|separate"
+    r"|each).{0,80}(?:all_reduce|collective|reduc|exchange|call)|(?:all_reduce|collective)s? (?:per"
+    r"|for each)",
     "excessive_object_collectives": r"object|pickl",
     "excessive_barriers": r"barrier",
-    "redundant_gradient_sync": r"gradient|no_sync|unused",
-    "logging_overhead": r"log|histogram|metric|record|monitor|print|summar",
-    "straggler_rank_logging": r"log|dump|metric|writ|print|record|sav",
-    "growing_state": r"grow|all (?:earlier|past|previous)|so far|longer|whole|accumul|every|each",
-    "gc_pause": r"garbage|\bgc\b|collect",
-    "checkpoint_overhead": r"checkpoint|sav|snapshot",
-    "serialized_on_rank0": r"alone|only|others wait|waits?|serial",
-    "host_sync": r"item|synchron",
-    "python_overhead": r"python|loop",
-    "dataloader_bottleneck": r"load|data|read|worker|fetch|pars",
-    "straggler_data_loading": r"load|data|read|fetch|augment|sampl",
-    "sampler_misconfiguration": r"sampler|shard|whole|every rank|same|all ranks",
-    "straggler_compute": r"slow|cpu|comput|busy|thread|spin",
-    "cpu_oversubscription": r"thread|core|oversubscri",
-    "load_imbalance": r"imbalanc|uneven|more work|longer|pad|unequal|more",
+    "redundant_gradient_sync": r"no_sync|gradient",
+    "logging_overhead": r"\blog|histogram|metric|statistic|print",
+    "straggler_rank_logging": r"\blog|\bdump|metric|print|record",
+    "growing_state": r"grow|longer (?:each|every|with)|all (?:earlier|past|previous|values)|so far"
+    r"|never (?:emptied|cleared|reset)",
+    "gc_pause": r"garbage|\bgc\b|gc\.|collections?\b",
+    "checkpoint_overhead": r"checkpoint|snapshot|\bsav(?:e|es|ing)\b",
+    "serialized_on_rank0": r"rank 0 alone|only rank 0|alone on rank 0|only on rank 0|one rank",
+    "host_sync": r"\.item|synchron",
+    "python_overhead": r"python|interpreter",
+    "dataloader_bottleneck": r"loader|worker|dataset|tokeniz|encod|pars|unpickl|pickl",
+    "straggler_data_loading": r"augment|decod|decompress|loads? |loading|loader|sampler?\b|fetch",
+    "sampler_misconfiguration": r"sampler|whole (?:data|set)|all \d+ samples|every sample",
+    "straggler_compute": r"spin|busy|(?:background |second |own )?thread|GIL|slower",
+    "cpu_oversubscription": r"(?:threads?|cores?).{0,60}(?:cores?|threads?)|oversubscri",
+    "load_imbalance": r"imbalanc|unequal|longer (?:rows|sequences|sentences|texts|samples|batches)"
+    r"|more (?:tokens|work|particles|samples|rows|elements)|(?:sorted|split) by|padding|dens"
+    r"|nearly all|most of",
     "recompilation": r"compil",
-    "debug_setting_left_on": r"debug|anomaly|trac|profil|detect",
-    "straggler_network": r"network|link|transfer|wire|slow",
-    "nic_degraded": r"network|nic|link|transfer|wire|slow",
+    "debug_setting_left_on": r"anomaly|tracemalloc|profiler|debug|detect",
+    "straggler_network": r"network|\blink|transfer|wire|interconnect",
+    "nic_degraded": r"network|\bnic\b|\blink|transfer|wire|interconnect",
 }
+_RANKS = re.compile(r"(?i)\branks\s+(?:\d+(?:\s*(?:-|to|,|and)\s*)*)+|\brank\s+\d+")
 
 
 def names_truth(cause: Cause | None, diagnosis: Diagnosis, case: dict[str, Any], job: Path) -> str:
@@ -90,16 +105,19 @@ def lacking(
     diagnosis: Diagnosis, reading: dict[str, Any], case: dict[str, Any], job: Path
 ) -> list[str]:
     """What of one accepted reading an explanation does not hold."""
-    text = "\n".join([diagnosis.summary, *(claim.text for claim in diagnosis.claims)])
-    cited = [key for claim in diagnosis.claims for key in claim.citations if claim.is_resolved]
-    lost = []
+    kind = re.compile(WORDS.get(reading["category"], "."), re.IGNORECASE)
     places = reading.get("functions") or []
-    if places and not any(is_named(place, text, cited, job) for place in places):
-        lost.append("place")
-    if not (ranks_wanted(reading, case) <= ranks_named(text)):
-        lost.append("ranks")
-    if not re.search(WORDS.get(reading["category"], "."), text, re.IGNORECASE):
+    said = [(diagnosis.summary, ())]
+    said += [(claim.text, claim.citations) for claim in diagnosis.claims if claim.is_resolved]
+    of_kind = [one for one in said if kind.search(one[0])]
+    lost = []
+    if not of_kind:
         lost.append("kind")
+        of_kind = said
+    if places and not any(is_named(place, *one, job) for place in places for one in of_kind):
+        lost.append("place")
+    if not (ranks_wanted(reading, case) <= ranks_named("\n".join(text for text, _ in said))):
+        lost.append("ranks")
     return lost
 
 
@@ -111,13 +129,14 @@ def ranks_wanted(reading: dict[str, Any], case: dict[str, Any]) -> set[int]:
 
 def ranks_named(text: str) -> set[int]:
     found: set[int] = set()
-    for part in re.findall(r"(?i)\branks?\s+((?:\d+(?:\s*(?:-|to|,|and)\s*)*)+)", text):
+    for part in _RANKS.findall(text):
         for first, last in re.findall(r"(\d+)(?:\s*(?:-|to)\s*(\d+))?", part):
             found |= set(range(int(first), min(int(last or first), int(first) + 64) + 1))
     return found
 
 
-def is_named(place: dict[str, Any], text: str, cited: list[str], job: Path) -> bool:
+def is_named(place: dict[str, Any], text: str, cited: Iterable[str], job: Path) -> bool:
+    """Say whether a sentence, or what it cites, names a place."""
     name, file = place["function"], job / place["file"]
     is_wide = name in ("main", "<module>") or place.get("line_only")
     if not is_wide and re.search(rf"\b{re.escape(name)}\b", text):

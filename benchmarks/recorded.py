@@ -202,6 +202,15 @@ def row_of(saved: Saved, recording: Path, scratch: Path, run_s: float | None) ->
     return row
 
 
+def mixed(all_of_them: list[Saved], recording: Path) -> tuple[int, int]:
+    """How many explanations the rule takes for right of an incident they are not about."""
+    about = {one.name: replayed(one, "explain", recording).diagnoses[0] for one in all_of_them}
+    faulty = [one for one in all_of_them if one.truth["symptom"] != "healthy"]
+    pairs = [(a, b) for a in all_of_them for b in faulty if a.name != b.name]
+    taken = [names_truth(None, about[a.name], b.truth, b.job) for a, b in pairs]
+    return sum(not text.startswith("no") for text in taken), len(pairs)
+
+
 def totals(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
     """Each figure as how many of how many."""
     asked = [row for row in rows if not row["patch"].startswith("none: outside")]
@@ -247,6 +256,7 @@ def main() -> None:
     options.add_argument("--answers", type=Path, help="folder of NAME.explain.answer.txt ...")
     options.add_argument("--only", default="", help="part of an incident's name")
     options.add_argument("--run", choices=("all", "stuck", "slow"), help="run the patched jobs")
+    options.add_argument("--mixed", action="store_true", help="test the rule of naming.py")
     options.add_argument("--limit", type=float, default=60, help="seconds for one run")
     options.add_argument("--stop-after", type=float, default=1e9, help="seconds for all runs")
     options.add_argument("--rows", type=Path, help="file of rows; those in it are kept")
@@ -258,6 +268,11 @@ def main() -> None:
     if asked.mode == "record":
         missing = record(asked.answers, asked.out or recording)
         print(f"not there: {', '.join(missing)}" if missing else "all answers are recorded")
+        return
+    if asked.mixed:
+        with tempfile.TemporaryDirectory(prefix="eroica-recorded-") as scratch:
+            taken, pairs = mixed(all_saved(Path(scratch)), recording)
+        print(f"taken for right of another incident: {taken} of {pairs}")
         return
     adopt_orphans()
     start = time.monotonic()

@@ -18,7 +18,7 @@ with pytest.MonkeyPatch.context() as patch:
     import naming
     import recorded
 
-NOT_NAMED: set[str] = set()
+NOT_NAMED = {"n36"}
 """Incidents whose recorded explanation does not name the truth; docs/benchmarks.md says why."""
 REFUSED: set[str] = set()
 """Incidents whose recorded patch does not pass a gate."""
@@ -72,12 +72,21 @@ def test_it_corrects_an_engine_that_blames_another_rank_or_kind(job):
 def test_what_is_missing_is_named(job):
     elsewhere = said(summary="Rank 0 alone meets the condition of train.py:7.", claims=())
     assert naming.names_truth(engine(), elsewhere, CASE, job) == "no: place"
-    other_rank = said(summary="Rank 2 alone meets the condition of train.py:2.")
+    other_rank = said(summary="Rank 2 alone meets the condition of train.py:2.", claims=())
     assert naming.names_truth(engine(), other_rank, CASE, job) == "no: ranks"
-    no_kind = said(summary="Rank 0 stands in train.py:2.")
+    no_kind = said(summary="Rank 0 stands in train.py:2.", claims=())
     assert naming.names_truth(engine(), no_kind, CASE, job) == "no: kind"
     weak = said(verdict="insufficient evidence")
     assert naming.names_truth(engine(), weak, CASE, job) == "no: insufficient evidence"
+
+
+def test_a_place_and_a_kind_in_different_claims_are_not_enough(job):
+    claims = (
+        Claim(text="It stands under a condition.", citations=("train.py:8",), is_resolved=True),
+        Claim(text="Rank 0 waits.", citations=("train.py:3",), is_resolved=True),
+    )
+    apart = said(summary="Rank 0 waits.", claims=claims)
+    assert naming.names_truth(engine(), apart, CASE, job) == "no: place"
 
 
 def test_a_citation_that_does_not_resolve_names_no_place(job):
