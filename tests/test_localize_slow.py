@@ -615,3 +615,13 @@ def test_the_straggler_of_the_bytedance_job_is_dp_0_stage_0():
     # The authors' own what-if gives a slow-down of 1.97 for it: a share of 0.49.
     assert cause.share == pytest.approx(1 - 1 / 1.973, abs=0.06)
     assert np.isfinite(cause.confidence)
+
+
+def test_a_step_is_never_said_to_take_no_time():
+    from types import SimpleNamespace
+
+    from eroica.localize.rules.draft import step_text
+
+    view = SimpleNamespace(step_ns=74_200_000)
+    assert step_text(view, 1.0) == ""
+    assert "37.1 ms, not 74.2 ms" in step_text(view, 0.5)

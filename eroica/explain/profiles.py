@@ -66,7 +66,10 @@ def _largest(table: PatternTable) -> list[str]:
         if mean_F[n] >= 0.005 and table.functions[n].kind != "rest":
             low, high = float(table.beta_FR[n].min()), float(table.beta_FR[n].max())
             span = f"beta={mean_F[n]:.3f} (lowest {low:.3f}, highest {high:.3f})"
-            rows.append(f"{_name(table.functions[n])}: {span}{_time(table, n, 0)}")
+            most = int(table.beta_FR[n].argmax())
+            time = _time(table, n, most)
+            where = f" on rank {table.ranks_R[most]}" if time else ""
+            rows.append(f"{_name(table.functions[n])}: {span}{time}{where}")
             rows += _callers(table.functions[n])
     return rows
 

@@ -169,8 +169,11 @@ def percent(value: float | None) -> str:
 
 
 def step_text(view: JobView, share: float | None) -> str:
-    """``the step would take 187 ms, not 328 ms``; empty where the step is not known."""
-    if view.step_ns is None or share is None:
+    """``the step would take 187 ms, not 328 ms``; empty where the step is not known.
+
+    Also where nothing would be left of it: shares of several ranks may add up to the whole step.
+    """
+    if view.step_ns is None or share is None or share >= 1:
         return ""
     after, before = view.step_ns * (1 - share), view.step_ns
     return f"; without it the step would take {units.duration(after)}, not {units.duration(before)}"
