@@ -3,10 +3,16 @@
 import os
 import re
 
+import hypothesis
 import pytest
 from pytest_socket import socket_allow_hosts
 
 _FOREIGN = re.compile(r"(?i)^(openai|langsmith|langchain|anthropic|eroica)_|_proxy$|^api_key$")
+
+
+# No deadline: the first example may pay for compilation, and machines are shared.
+hypothesis.settings.register_profile("eroica", deadline=None)
+hypothesis.settings.load_profile("eroica")
 
 
 def pytest_configure(config):
