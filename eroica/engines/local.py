@@ -6,6 +6,7 @@ spawned processes, as many as cores and memory allow. ``spawn``, because forking
 has threads (numba, Arrow, a progress bar) can deadlock the child.
 """
 
+import ctypes
 import logging
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -31,7 +33,17 @@ PROCESS_FROM_BYTES = 1 << 30
 """Work of this many uncompressed bytes and more goes to processes (about 2 s of one core)."""
 _PROCESS_BASE_BYTES = 300 << 20
 _MEMORY_PER_BYTE = 0.4  # columns and sweep of a trace, per uncompressed byte
+_M_ARENA_MAX = -8  # malloc.h
 _MEMORY_SHARE = 0.7  # of what is available; the rest is for the job on this host
+
+
+def _share_one_arena() -> None:
+    """Keep glibc from giving each thread a heap of its own: what one frees another could not use.
+
+    The large blocks are mapped either way; measured, it saves 4 % of the peak and no time.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def count_workers(num_items: int, *, largest_bytes: int = 0, workers: int | None = None) -> int:
@@ -100,6 +112,7 @@ def run_local(
     if workers <= 1 or len(items) <= 1:
         yield from map(call, items)
     elif total_bytes < PROCESS_FROM_BYTES:
+        _share_one_arena()
         with ThreadPoolExecutor(workers, thread_name_prefix="eroica") as pool:
             yield from _in_order(
                 pool, call, items, workers, lambda: pool.shutdown(cancel_futures=True)
