@@ -188,3 +188,10 @@ def test_any_stream_is_read_without_an_error(text, size):
     streamed(text, size)
     streamed('{"summary": "' + text, size)
     assert isinstance(streamed(json.dumps({"summary": text}), size), str)
+
+
+def test_a_path_may_be_cited_by_its_end():
+    lines = {"venv/lib/python3/site-packages/shardio/fetch.py": frozenset(range(20, 36))}
+    grounds = Grounds(frozenset(), lines, (), frozenset())
+    assert grounds.resolves("shardio/fetch.py:31") and grounds.resolves("fetch.py:20-35")
+    assert not grounds.resolves("io/fetch.py:31") and not grounds.resolves("shardio/fetch.py:36")

@@ -149,7 +149,7 @@ class Grounds:
             return False
         wanted = set(_span(match.group(2), match.group(3)))
         named = match.group(1)
-        files = [f for f in self.lines if f == named or f.rpartition("/")[2] == named]
+        files = [f for f in self.lines if f == named or f.endswith(f"/{named}")]
         return any(wanted <= self.lines[file] for file in files)
 
     def unknown_in(self, prose: str) -> list[str]:
