@@ -46,6 +46,12 @@ def _share_one_arena() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
+def _give_back() -> None:
+    """Hand freed memory back to the system before the next stage takes its own."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def count_workers(num_items: int, *, largest_bytes: int = 0, workers: int | None = None) -> int:
     """Return how many workers to run: cores allowed to us, items and memory set the limit."""
     if workers is not None:
@@ -117,6 +123,7 @@ def run_local(
             yield from _in_order(
                 pool, call, items, workers, lambda: pool.shutdown(cancel_futures=True)
             )
+        _give_back()
     else:
         yield from _on_processes(call, items, workers)
 
