@@ -98,6 +98,7 @@ def make(name: str) -> str:
             out = GALLERY / f"{name}.{suffix}"
             eroica("report", "--format", suffix, "-o", str(out), home=folder, cwd=folder)
             text = out.read_text().replace(str(folder) + "/", "")
+            text = text.replace(str(Path(sys.executable).parent) + "/", "")
             out.write_text(re.sub(r"/\S*?/eroica-demo-\w+/", "", text))
     commands.append(f"eroica report --format html -o {name}.html")
     lines = "\n".join(commands)
