@@ -149,6 +149,9 @@ def not_seen(views: Sequence[RankView], evidence: JobEvidence, project: Project)
         )
     if project.root is None:
         missing.append("the project's source: give it with --source DIR")
+    lacking: dict[str, list[int]] = {}
     for view in views:
-        missing += [f"rank {view.rank}: {text}" for text in view.evidence.missing]
+        for text in view.evidence.missing:
+            lacking.setdefault(text, []).append(view.rank)
+    missing += [f"{rank_phrase(ranks)}: {text}" for text, ranks in lacking.items()]
     return tuple(dict.fromkeys(missing))[:12]
