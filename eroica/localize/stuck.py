@@ -79,28 +79,32 @@ def _suspects(
     found += blocked(held_up, rules, waiting, peers)
     found += order.two_threads(peers)
     if any(s.confidence >= 0.6 for s in found):
-        return _after_a_death(found, ended)
+        return _after_a_death(found, ended, alive)
     if order.only_point_to_point(peers):
         found += order.point_to_point(peers)
     else:
         found += peers.diverged() or ([] if peers.lags else order.point_to_point(peers))
         found += order.other_groups(peers)
     found += [_behind(s, found) for s in from_recorder(peers)]
-    return _after_a_death(found, ended) or peers.apart()
+    return _after_a_death(found, ended, alive) or peers.apart()
 
 
-def _after_a_death(suspects: Sequence[Suspect], ended: Sequence[Death]) -> list[Suspect]:
+def _after_a_death(
+    suspects: Sequence[Suspect], ended: Sequence[Death], alive: Sequence[RankView]
+) -> list[Suspect]:
     """What stands after a rank was killed or raised is first of all its consequence.
 
-    Of a rank that was killed nobody knows where it was; then the place where it is missed is told.
+    Of a rank that left without a word nobody knows where it was; then the place where it is
+    missed is told.
     """
-    if not ended or ended[0].is_clean or not suspects:
+    if not ended or not suspects or suspects[0].ranks != (ended[0].rank,):
         return list(suspects)
     death, rest = suspects[0], suspects[1:]
-    if death.ranks != (ended[0].rank,):
-        return list(suspects)
-    if not death.places and rest:
-        death = replace(death, places=rest[0].places)
+    if not death.places:
+        missed = [v.wait.user[:2] for v in alive if v.wait is not None and v.wait.user]
+        death = replace(death, places=rest[0].places if rest else (missed[0] if missed else ()))
+    if ended[0].is_clean:
+        return [death, *rest]
     ceiling = max(0.0, death.confidence - 0.05)
     return [death, *(replace(s, confidence=min(s.confidence, ceiling)) for s in rest)]
 
