@@ -2,7 +2,8 @@
 
 Bulk data (events, patterns of many ranks) is columnar and lives in ``columns.py``. Fields are
 added with defaults, never renamed or reordered: saved incidents outlive the version that made
-them. Times are int nanoseconds, sizes bytes, shares fractions 0..1.
+them. One file on purpose, however long: it is the contract between the rooms, read top to bottom
+in the order the data goes. Times are int nanoseconds, sizes bytes, shares fractions 0..1.
 """
 
 from typing import Any, Literal

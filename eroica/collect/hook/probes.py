@@ -2,7 +2,8 @@
 
 Each wrapper calls the original first or last, passes everything through, and keeps its own
 faults to itself. None of them is on the path of a training step except the garbage collector's
-callback (about 1 us a collection) and ``torch.save``.
+callback (about 1 us a collection) and ``torch.save``. One module, because each import costs every
+training process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One job as the slow rules see it: who spends which share of its time in which stack.
 
 Profiler windows and sampling profiles give the same picture here, so that a rule need not know
-which of them it stands on. Arrays are function-major: F rows (stacks), R ranks.
+which of them it stands on; the table of stacks is made here too, since nothing else may see it
+half done. Arrays are function-major: F rows (stacks), R ranks.
 """
 
 from collections.abc import Sequence
@@ -218,16 +219,7 @@ def build_view(
     ``use_windows`` leaves them out where there are profiler windows.
     """
     project = Project.of(evidence) if evidence else Project(None)
-    settings: dict[int, tuple[Setting, ...]] = {}
-    hosts: dict[int, str] = {}
-    for one in patterns:
-        settings[one.rank] = one.settings
-        hosts[one.rank] = one.host
-    for rank_evidence in evidence.ranks if evidence else ():
-        settings[rank_evidence.rank] = rank_evidence.settings or settings.get(
-            rank_evidence.rank, ()
-        )
-        hosts[rank_evidence.rank] = rank_evidence.host or hosts.get(rank_evidence.rank, "")
+    settings, hosts = _set_up(patterns, evidence)
     sampled = {
         r.rank: r.samples
         for r in (evidence.ranks if evidence else ())
@@ -277,6 +269,23 @@ def build_view(
         settings=settings,
         hosts=hosts,
     )
+
+
+def _set_up(
+    patterns: Sequence[RankPatterns], evidence: JobEvidence | None
+) -> tuple[dict[int, tuple[Setting, ...]], dict[int, str]]:
+    """Return each rank's settings and host; what the evidence says counts before patterns."""
+    settings: dict[int, tuple[Setting, ...]] = {}
+    hosts: dict[int, str] = {}
+    for one in patterns:
+        settings[one.rank] = one.settings
+        hosts[one.rank] = one.host
+    for rank_evidence in evidence.ranks if evidence else ():
+        settings[rank_evidence.rank] = rank_evidence.settings or settings.get(
+            rank_evidence.rank, ()
+        )
+        hosts[rank_evidence.rank] = rank_evidence.host or hosts.get(rank_evidence.rank, "")
+    return settings, hosts
 
 
 class _Table:
