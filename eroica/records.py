@@ -173,6 +173,8 @@ class RankExit(msgspec.Struct, frozen=True, kw_only=True):
     message: str | None = None
     frames: tuple[Place, ...] = ()
     """Traceback, innermost first."""
+    thread: str = ""
+    """Name of the thread, where it was not the main one that ended."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,6 +245,36 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     stacks: tuple[SampledStack, ...]
 
 
+class CounterUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One hardware counter over the time looked at; names and units as in read/hardware.py."""
+
+    mean: float
+    low: float
+    high: float
+    increase: float | None = None
+    """Last minus first, of counters that only count up (errors, page-ins, OOM kills)."""
+    seconds: float = 0.0
+
+
+class Neighbor(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of a host that is none of the job's, and the cores it kept busy."""
+
+    pid: int
+    name: str
+    cores: float
+
+
+class HostEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What the counters of one host said while the job ran."""
+
+    host: str
+    num_cpus: int = 0
+    counters: dict[str, CounterUse] = {}
+    neighbors: tuple[Neighbor, ...] = ()
+    """The busiest first."""
+    missing: tuple[str, ...] = ()
+
+
 class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Everything gathered of one rank. Each part is optional: any one kind must do alone."""
 
@@ -266,6 +298,10 @@ class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
     log_tail: str = ""
     missing: tuple[str, ...] = ()
     """What could not be collected and why, a sentence each."""
+    counters: dict[str, CounterUse] = {}
+    """The rank's threads, cgroup and GPU: ``training_thread.wait``, ``gpu0.sm_clock_hz`` ..."""
+    thread_errors: tuple[RankExit, ...] = ()
+    """Exceptions that ended threads of the rank other than the main one, oldest first."""
 
 
 class JobEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -285,6 +321,7 @@ class JobEvidence(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[Warning, ...] = ()
     step_ms_before: float | None = None
     step_ms_now: float | None = None
+    hosts: tuple[HostEvidence, ...] = ()
 
 
 # --- the answer: incident.json and ``diagnose --json`` ---------------------------------------
