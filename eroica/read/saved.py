@@ -43,6 +43,7 @@ def merge_saved(
         first,
         ranks=tuple(ranks[number] for number in sorted(ranks)),
         world_size=world_size,
+        hosts=tuple({host.host: host for one in saved for host in one.hosts}.values()),
         backend=next((one.backend for one in (*saved, evidence) if one.backend), ""),
         log_events=tuple(
             {_key(e): e for one in (*saved, evidence) for e in one.log_events}.values()
