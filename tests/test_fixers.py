@@ -1,66 +1,77 @@
 """Every fixer against its own examples, and the registry."""
 
 import importlib
-import re
 from types import SimpleNamespace
 
 import pytest
 
 from eroica.errors import EroicaError
-from eroica.fix.diff import file_edit
-from eroica.fix.examples import FILE, MARK, outcome, source_of
-from eroica.fix.gates import check
+from eroica.fix.context import Example
+from eroica.fix.examples import FILE, HEADINGS, problems
 from eroica.fix.registry import find_fixer, load_fixers, register, title
 from eroica.records import CATEGORIES, FAMILY
 
 FIXERS = load_fixers()
-FIXES = [
-    pytest.param(fixer, example, id=f"{code}-{n}")
-    for code, fixer in FIXERS.items()
-    for n, example in enumerate(fixer.FIXES)
-]
-KEEPS = [
-    pytest.param(fixer, example, id=f"{code}-{n}")
-    for code, fixer in FIXERS.items()
-    for n, example in enumerate(fixer.KEEPS)
-]
 OUTSIDE = set(CATEGORIES["environment"])
 
 
-@pytest.mark.parametrize(("fixer", "example"), FIXES)
-def test_an_example_becomes_exactly_its_after(fixer, example):
-    assert outcome(fixer, example) == example.after
-
-
-@pytest.mark.parametrize(("fixer", "example"), FIXES)
-def test_an_examples_patch_passes_every_gate(fixer, example):
-    before, _ = source_of(example)
-    gates = check([file_edit(FILE, before, example.after)])
-    assert [gate for gate in gates if not gate.passed] == []
-
-
-@pytest.mark.parametrize(("fixer", "example"), FIXES)
-def test_a_second_run_changes_nothing(fixer, example):
-    assert outcome(fixer, example, text=example.after) is None
-
-
-@pytest.mark.parametrize(("fixer", "example"), KEEPS)
-def test_a_source_to_keep_is_left_alone(fixer, example):
-    assert outcome(fixer, example) is None
-
-
 @pytest.mark.parametrize("fixer", FIXERS.values(), ids=list(FIXERS))
-def test_a_fixer_documents_itself(fixer):
-    text = (fixer.__doc__ or "").strip()
-    assert text.startswith(f"{fixer.CODE} ")
-    assert re.fullmatch(r"[A-Z][A-Z0-9]{1,2}\d{3}", fixer.CODE)
-    headings = re.findall(r"^## (.+)$", text, re.M)
-    assert headings == ["What it does", "Why it hurts", "When it is wrong"]
-    assert fixer.FIXES
-    assert fixer.KEEPS
-    assert fixer.LABEL in ("safe", "review")
+def test_a_fixer_does_what_its_documentation_and_examples_say(fixer):
+    assert problems(fixer) == []
     assert fixer.ANSWERS <= FAMILY.keys() - OUTSIDE
-    assert all(MARK in e.before for e in (*fixer.FIXES, *fixer.KEEPS))
+
+
+BEFORE = "def f(xs):\n    return slow(xs)  # <-- here\n"
+AFTER = "def f(xs):\n    return quick(xs)\n"
+
+
+def becomes(text):
+    return lambda context: SimpleNamespace(texts={FILE: text})
+
+
+def a_fixer(**changed):
+    kept = "def f(xs):\n    return quick(xs)  # <-- here\n"
+    text = "from a import slow, quick\n"
+    parts = {
+        "CODE": "ZZZ003",
+        "ANSWERS": frozenset({"gc_pause"}),
+        "LABEL": "safe",
+        "FIXES": (Example(before=text + BEFORE, after=text + AFTER),),
+        "KEEPS": (Example(before=kept),),
+        "fix": lambda context: (
+            becomes(text + AFTER)(context) if "slow(" in context.files[0].text else None
+        ),
+    }
+    fixer = SimpleNamespace(**parts | changed)
+    heads = "\n".join(f"## {head}\n." for head in HEADINGS)
+    fixer.__doc__ = changed.get("doc", f"ZZZ003 Mine.\n\n{heads}\n")
+    return fixer
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({}, None),
+        ({"CODE": "zzz3"}, "CODE zzz3 is not"),
+        ({"doc": "Mine."}, "does not begin with ZZZ003"),
+        ({"doc": "ZZZ003 Mine."}, "headings are not"),
+        ({"LABEL": "sure"}, "LABEL is 'sure'"),
+        ({"ANSWERS": frozenset({"rain"})}, "unknown categories: rain"),
+        ({"KEEPS": ()}, "KEEPS has no example"),
+        ({"KEEPS": (Example(before=BEFORE),)}, "KEEPS 1 is changed"),
+        ({"FIXES": (Example(before=AFTER, after=AFTER),)}, "FIXES 1 marks no line"),
+        ({"FIXES": (Example(before=BEFORE, after=BEFORE),)}, "does not become its after"),
+        ({"fix": lambda context: None}, "it becomes:\n(unchanged)"),
+        ({"fix": becomes("from a import slow, quick\n" + AFTER)}, "changed again by a second"),
+        (
+            {"FIXES": (Example(before=BEFORE, after="x = (\n"),), "fix": becomes("x = (\n")},
+            "fails the gate compiles",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_fixer_is_said(changed, says):
+    found = problems(a_fixer(**changed))
+    assert any(says in one for one in found) if says else found == []
 
 
 def test_there_are_at_least_twenty_fixers():
@@ -90,6 +101,14 @@ def test_a_fixer_is_found_in_any_case_and_an_unknown_one_named():
         find_fixer("XYZ999")
 
 
+def without_part(part):
+    parts = {"CODE": "ZZZ002", "ANSWERS": {"gc_pause"}, "LABEL": "safe", "FIXES": [1]}
+    module = SimpleNamespace(**parts, KEEPS=[], fix=print)
+    module.__doc__ = "ZZZ002 Mine."
+    delattr(module, part)
+    return module
+
+
 def test_an_entry_point_adds_a_fixer_and_a_broken_one_is_passed_over(monkeypatch, caplog):
     mine = SimpleNamespace(
         CODE="ZZZ001", ANSWERS={"gc_pause"}, LABEL="safe", FIXES=[1], KEEPS=[], fix=print
@@ -102,12 +121,16 @@ def test_an_entry_point_adds_a_fixer_and_a_broken_one_is_passed_over(monkeypatch
     entries = [
         SimpleNamespace(value="good", load=lambda: mine),
         SimpleNamespace(value="bad", load=broken),
+        SimpleNamespace(value="part", load=lambda: without_part("ANSWERS")),
+        SimpleNamespace(value="again", load=lambda: FIXERS["COL001"]),
     ]
     registry = importlib.import_module("eroica.fix.registry")
     monkeypatch.setattr(registry, "entry_points", lambda group: entries)
     registry.load_fixers.cache_clear()
     try:
         assert set(registry.load_fixers()) == {*FIXERS, "ZZZ001"}
-        assert "bad cannot be loaded: no such module" in caplog.text
+        assert "bad is left out: no such module" in caplog.text
+        assert "part is left out: part is not a fixer: it lacks ANSWERS" in caplog.text
+        assert "again is left out: two fixers share the code COL001" in caplog.text
     finally:
         registry.load_fixers.cache_clear()

@@ -1,10 +1,13 @@
 """``eroica doctor`` and ``fixers``: what works here, and what there is to read."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eroica.commands import output
+
+if TYPE_CHECKING:
+    from eroica.fix.context import Fixer
 
 
 def register(app: typer.Typer) -> None:
@@ -41,6 +44,9 @@ def doctor() -> int:
 
 def fixers(
     code: Annotated[str | None, typer.Argument(help="A fixer's code, e.g. COL001.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Run the fixer's examples, or those of all.")
+    ] = False,
 ) -> int:
     """List the fixers, or print the documentation of one.
 
@@ -48,17 +54,27 @@ def fixers(
     """
     import inspect
 
-    from eroica.errors import InputError
-    from eroica.fix.registry import load_fixers
+    from eroica.fix.registry import find_fixer, load_fixers, title
 
+    chosen = [find_fixer(code)] if code is not None else list(load_fixers().values())
+    if check:
+        return _check_fixers(chosen)
     console = output.stdout()
-    known = load_fixers()
-    if code is None:
-        for name, fixer in sorted(known.items()):
-            title = (inspect.getdoc(fixer) or "").splitlines()[0].removeprefix(name).strip()
-            console.print(f"{name}  {title}", markup=False)
-        return 0
-    if code not in known:
-        raise InputError(f"no fixer {code}", f"there are: {', '.join(sorted(known))}")
-    console.print(inspect.getdoc(known[code]) or "", markup=False)
+    for fixer in chosen:
+        text = inspect.getdoc(fixer) or ""
+        shown = text if code is not None else f"{fixer.CODE}  {title(fixer)}"
+        console.print(shown, markup=False)
     return 0
+
+
+def _check_fixers(chosen: "list[Fixer]") -> int:
+    """Print what is wrong with fixers; the exit code is 3 where something is."""
+    from eroica.fix.examples import problems
+
+    found = [f"{fixer.CODE}  {problem}" for fixer in chosen for problem in problems(fixer)]
+    for line in found:
+        output.stdout().print(line, markup=False)
+    examples = sum(len(fixer.FIXES) + len(fixer.KEEPS) for fixer in chosen)
+    if not found:
+        output.say(f"{examples} examples of {len(chosen)} fixers: all as they should be")
+    return 3 if found else 0

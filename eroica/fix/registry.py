@@ -7,7 +7,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import cast
 
-from eroica.errors import EroicaError
+from eroica.errors import EroicaError, InputError
 from eroica.fix.context import Fixer
 
 log = logging.getLogger(__name__)
@@ -17,7 +17,10 @@ _OFFERS = ("CODE", "ANSWERS", "LABEL", "FIXES", "KEEPS", "fix", "__doc__")
 
 @cache
 def load_fixers() -> dict[str, Fixer]:
-    """Return all fixers by code, in order of code; two of one code raise EroicaError."""
+    """Return all fixers by code, in order of code.
+
+    A plug-in that cannot be used is left out with a warning.
+    """
     package = importlib.import_module("eroica.fixers")  # by name: type checkers cannot see it
     found: dict[str, Fixer] = {}
     for info in pkgutil.iter_modules(package.__path__, "eroica.fixers."):
@@ -25,11 +28,10 @@ def load_fixers() -> dict[str, Fixer]:
             register(found, importlib.import_module(info.name), info.name)
     for entry in entry_points(group=GROUP):
         try:
-            module = entry.load()
+            register(found, entry.load(), entry.value)
         except Exception as error:  # a broken plug-in must not take the others with it
-            log.warning("fixer %s cannot be loaded: %s", entry.value, error)
-            continue
-        register(found, module, entry.value)
+            reason = str(error).replace("\n", ": ")
+            log.warning("fixer %s is left out: %s", entry.value, reason)
     return dict(sorted(found.items()))
 
 
@@ -45,10 +47,10 @@ def register(found: dict[str, Fixer], module: object, name: str) -> None:
 
 
 def find_fixer(code: str) -> Fixer:
-    """Return a fixer by code, any case; EroicaError names the codes there are."""
+    """Return a fixer by code, any case; InputError names the codes there are."""
     fixers = load_fixers()
     if code.upper() not in fixers:
-        raise EroicaError(f"no fixer {code}", f"there are: {', '.join(fixers)}", "eroica fixers")
+        raise InputError(f"no fixer {code}", f"there are: {', '.join(fixers)}", "eroica fixers")
     return fixers[code.upper()]
 
 
