@@ -7,7 +7,7 @@ import pytest
 
 from eroica.collect import proc
 from eroica.config import Parameters
-from eroica.watch.continuous import WindowPolicy
+from eroica.watch.rules import WindowPolicy
 from eroica.watch.run import watch
 
 

@@ -1,6 +1,7 @@
 """py-spy from outside: stacks of a process tree at one moment, or a sampling profile of it."""
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
@@ -9,6 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)  # loaded here: a child between fork and exec loads nothing
 
 
 class CannotTrace(Exception):
@@ -134,3 +138,13 @@ class Recording:
 def _be_modest() -> None:
     with contextlib.suppress(OSError):
         os.nice(5)
+    # Killed in mid-run we could not end it, and it would read the job's memory to the job's end.
+    end_with_parent(signal.SIGKILL)
+
+
+def end_with_parent(number: int) -> None:
+    """Have the kernel send this process a signal when the thread that started it ends.
+
+    Called in a child between fork and exec.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)

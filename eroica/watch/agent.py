@@ -15,9 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from eroica.config import Parameters, load
-from eroica.watch.command import Command, make_folder
+from eroica.watch.command import Command, make_folder, start_plainly
 from eroica.watch.continuous import Continuous
+from eroica.watch.evidence import build
 from eroica.watch.live import WatchedJob
+from eroica.watch.passing import signals_to
 from eroica.watch.result import WatchResult
 
 logger = logging.getLogger(__name__)
@@ -36,10 +38,15 @@ def watch_on(
 ) -> WatchResult:
     """Run ``command`` to its own end and tell each incident; nothing of the job is ended.
 
-    The job keeps our terminal, so that it neither depends on this process nor misses a Ctrl-C.
+    The job keeps our terminal, so that it neither depends on this process nor misses a Ctrl-C;
+    other signals are passed on to it, and faults of the watch never end it.
     """
-    folder = make_folder()
     started = time.monotonic()
+    try:
+        folder = make_folder()
+    except OSError as error:
+        progress(f"not watching: no folder for it can be made ({error}); the job runs without")
+        return _unwatched(command, started)
     job_command = Command(command, folder, is_ours=False)
     job = WatchedJob(job_command.pid, folder, parameters)
     loop = Continuous(
@@ -52,26 +59,32 @@ def watch_on(
         source_root=source_root,
     )
     try:
-        loop.run(lambda: job_command.exit_code() is not None)
-        code = job_command.exit_code()
+        with signals_to(job_command.process) as passing:
+            loop.run(lambda: passing.is_ending or job_command.exit_code() is not None)
+            # Whatever became of the watch, the job's end is awaited: its exit code is ours.
+            code = job_command.process.wait()
         hint = "failed" if code else "healthy"
-        evidence = loop.evidence(hint, None, {})
         return WatchResult(
-            evidence=evidence,
+            evidence=loop.last_evidence(hint),
             hint=hint,
             exit_code=code,
             seconds=time.monotonic() - started,
             baseline=loop.baseline,
         )
-    except KeyboardInterrupt:
-        # The terminal sent it to the job as well: its end is awaited, as without us.
-        job_command.process.wait()
-        raise
     finally:
         loop.close()
         job.close()
         if job_command.exit_code() is not None:
             job_command.remove_folder()
+
+
+def _unwatched(command: Sequence[str], started: float) -> WatchResult:
+    """Run the command as if eroica were not there."""
+    process = start_plainly(command)
+    with signals_to(process):
+        code = process.wait()
+    seconds = time.monotonic() - started
+    return WatchResult(evidence=build([], world_size=0), exit_code=code, seconds=seconds)
 
 
 def attend(folder: Path, *, on_incident: Callable[[WatchResult], None]) -> bool:

@@ -12,10 +12,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from eroica.collect import proc
+from eroica.collect.spy import end_with_parent
 from eroica.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -26,12 +28,35 @@ _LOG_LIMIT = 1 << 22  # of the copy that is kept; the output itself goes through
 
 
 def make_folder() -> Path:
-    """Make a private folder for one run's rings, in memory where that is possible."""
-    shared = Path("/dev/shm")
-    root = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+    """Make a private folder for one run's rings, in memory where that is possible.
+
+    Raises OSError where there is room for one nowhere.
+    """
+    try:
+        return _make_below(Path("/dev/shm"))
+    except OSError as error:
+        logger.debug("no folder in memory: %s", error)
+        return _make_below(Path(tempfile.gettempdir()))
+
+
+def _make_below(root: Path) -> Path:
     base = root / f"eroica-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix="run-", dir=base))
+
+
+def start_plainly(
+    words: Sequence[str], environment: dict[str, str] | None = None
+) -> "subprocess.Popen[bytes]":
+    """Start a command that shares our terminal and outlives us; InputError where it cannot."""
+    try:
+        return subprocess.Popen(words, env=environment)
+    except OSError as error:
+        raise _cannot_start(words, error) from error
+
+
+def _cannot_start(words: Sequence[str], error: OSError) -> InputError:
+    return InputError(f"cannot start {words[0]!r}", str(error), "eroica run -- COMMAND ...")
 
 
 class Command:
@@ -60,24 +85,29 @@ class Command:
         environment["EROICA_RUN"] = str(folder)
         environment.setdefault("KINETO_LOG_LEVEL", "99")
         environment.setdefault("PYTHONUNBUFFERED", "1")
-        try:
-            self.process = subprocess.Popen(
-                self.words,
-                env=environment,
-                stdin=subprocess.DEVNULL if is_ours else None,
-                stdout=subprocess.PIPE if is_ours else None,
-                stderr=subprocess.STDOUT if is_ours else None,
-                start_new_session=is_ours,
-            )
-        except OSError as error:
-            raise InputError(
-                f"cannot start {self.words[0]!r}", str(error), "eroica run -- COMMAND ..."
-            ) from error
+        self.process = self._start(environment, is_ours=is_ours)
         self._is_ending = False
         self._output = output if output is not None else sys.stderr.buffer
         self._thread = threading.Thread(target=self._copy, name="eroica-output", daemon=True)
         if is_ours:
             self._thread.start()
+
+    def _start(self, environment: dict[str, str], *, is_ours: bool) -> "subprocess.Popen[bytes]":
+        if not is_ours:
+            return start_plainly(self.words, environment)
+        try:
+            return subprocess.Popen(
+                self.words,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                # Its output goes through us: were we killed, it would hang or break on that.
+                preexec_fn=partial(end_with_parent, signal.SIGTERM),
+            )
+        except OSError as error:
+            raise _cannot_start(self.words, error) from error
 
     @property
     def pid(self) -> int:
@@ -90,23 +120,33 @@ class Command:
     def _copy(self) -> None:
         """Pass the job's output on; a full disk or a closed terminal never stops the job."""
         assert self.process.stdout is not None
-        source = self.process.stdout
+        handle = self.process.stdout.fileno()
         written = 0
-        with self.log_path.open("wb") as log:
-            while data := os.read(source.fileno(), 1 << 16):
-                if self._is_ending:  # what a launcher says of being ended helps nobody
-                    continue
-                with contextlib.suppress(OSError, ValueError):
-                    self._output.write(data)
-                    self._output.flush()
-                with contextlib.suppress(OSError):
-                    if written > _LOG_LIMIT:
-                        log.seek(0)
-                        log.truncate()
-                        written = 0
-                    log.write(data)
-                    log.flush()
-                    written += len(data)
+        log = self._open_log()
+        while data := os.read(handle, 1 << 16):
+            if self._is_ending:  # what a launcher says of being ended helps nobody
+                continue
+            with contextlib.suppress(OSError, ValueError):
+                self._output.write(data)
+                self._output.flush()
+            if log is None:
+                continue
+            with contextlib.suppress(OSError):
+                if written > _LOG_LIMIT:
+                    log.seek(0)
+                    log.truncate()
+                    written = 0
+                log.write(data)
+                written += len(data)
+        if log is not None:
+            log.close()
+
+    def _open_log(self) -> IO[bytes] | None:
+        try:
+            return self.log_path.open("wb", buffering=0)
+        except OSError as error:
+            logger.warning("the job's output is not kept: %s", error)
+            return None
 
     def log_tail(self, num_bytes: int = 65536) -> str:
         """Return the end of the job's output."""

@@ -5,12 +5,12 @@ short sampling profile, not again within ten minutes unless it became a further 
 most six a day. Stuck and failed: once each until steps come again.
 """
 
+import contextlib
 import logging
 import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from eroica.collect.gather import RankCapture, gather, read_ending, read_facts
@@ -32,33 +32,10 @@ from eroica.watch.windows import Window, WindowTaker
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.1
-_DAY_S = 86400.0
 _SETTLE_STEPS = 20  # before the healthy window: the first steps are not like the rest
 _SAMPLE_S = 5.0
 _MEASURE_S = 3.0
-
-
-@dataclass
-class WindowPolicy:
-    """Whether a slow job may be looked at again; times are of a monotonic clock."""
-
-    parameters: Parameters
-    taken_at: list[float] = field(default_factory=list)
-    mean_ns: float = 0.0
-    """Mean step when the last window was taken."""
-
-    def allows(self, now: float, mean_ns: float) -> bool:
-        """Within a day's number, and ten minutes or a further 5 % after the last."""
-        today = [taken for taken in self.taken_at if now - taken < _DAY_S]
-        if len(today) >= self.parameters.windows_per_day:
-            return False
-        if not today or now - today[-1] >= self.parameters.window_interval_s:
-            return True
-        return mean_ns > self.parameters.slow_factor * self.mean_ns
-
-    def note(self, now: float, mean_ns: float) -> None:
-        self.taken_at.append(now)
-        self.mean_ns = mean_ns
+_MAX_FAULTS = 5  # in a row
 
 
 class Continuous:
@@ -85,7 +62,7 @@ class Continuous:
         self.windows = WindowTaker(job, folder, parameters)
         self.stalls = StallWatch(job, parameters)
         self.stuck = StuckWatch(job, parameters, progress)
-        self.policy = WindowPolicy(parameters)
+        self.policy = rules.WindowPolicy(parameters)
         self.rule = rules.SlowRule(parameters)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eroica-read")
         self._baseline: Future[list[RankPatterns]] | None = None
@@ -95,15 +72,27 @@ class Continuous:
         self._fed_steps = 0
         self._told: str | None = None
         self._told_position = 0
+        self._told_pids: set[int] = set()
         self._refreshed_at = 0.0
         self._is_baseline_taken = False
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Watch until the job is over."""
+        """Watch until the job is over, or until the watch fails again and again."""
+        faults = 0
         while not is_over():
-            time.sleep(TICK_S)
-            self.turn(time.monotonic())
-        self.job.tick()
+            self.job.wait(TICK_S)
+            try:
+                self.turn(time.monotonic())
+                faults = 0
+            except Exception as error:  # the job runs on, and so does what stands before it
+                faults += 1
+                logger.warning("the watch failed: %r", error)
+                logger.debug("where it failed", exc_info=True)
+                if faults >= _MAX_FAULTS:
+                    self.progress(f"watching is off ({error!r}); the job runs on")
+                    return
+        with contextlib.suppress(OSError):
+            self.job.tick()
 
     def turn(self, now: float) -> None:
         """Look once."""
@@ -116,10 +105,30 @@ class Continuous:
             self._told = None
         if self._told is None:
             self._judge(now)
+        if self.job.is_restarted:
+            self._follow_restart()
+
+    def _follow_restart(self) -> None:
+        """Watch the new ranks as a job of its own; its healthy time was the same code's."""
+        self.job.follow()
+        self.progress("ranks were started again")
+        self.stuck = StuckWatch(self.job, self.parameters, self.progress)
+        self.rule = rules.SlowRule(self.parameters)
+        self._told, self._fed_steps = None, 0
+
+    def _has_new_failure(self) -> bool:
+        """Whether a rank failed that was not told of; a job may go on without one of its ranks."""
+        ended = {rank.live.pid: rank.ending for rank in self.job.ranks.values() if rank.ending}
+        failed = {pid for pid, ending in ended.items() if ending.is_failure}
+        is_new = not failed <= self._told_pids
+        if self.job.is_restarted and not self._told_pids & ended.keys():
+            is_new = True
+        self._told_pids |= failed
+        return is_new
 
     def _judge(self, now: float) -> None:
-        if any(rank.ending and rank.ending.is_failure for rank in self.job.ranks.values()):
-            self._tell("failed", None)
+        if self._has_new_failure():
+            self._tell("failed", time.time_ns())
         elif self.stuck.poll(now):
             self._tell("stuck", self.stuck.onset_ns)
         elif self.job.is_learned:
@@ -141,7 +150,8 @@ class Continuous:
         return max((rank.iteration.num_steps for rank in self.job.ranks.values()), default=0)
 
     def _position(self) -> int:
-        return sum(rank.ring.position for rank in self.job.alive if rank.ring is not None)
+        """Events of the rank that has most: ranks that leave take nothing away from it."""
+        return max((r.ring.position for r in self.job.alive if r.ring is not None), default=0)
 
     def _reference(self) -> list[int]:
         """Durations of the lowest rank's steps that were not fed to the slow rule yet."""
@@ -293,6 +303,14 @@ class Continuous:
             step_ms_before=best / NS_PER_S * 1e3 if best else None,
             step_ms_now=recent / NS_PER_S * 1e3 if recent else None,
         )
+
+    def last_evidence(self, hint: str) -> JobEvidence:
+        """Return what is left to tell at the job's end; nothing where even that fails."""
+        try:
+            return self.evidence(hint, None, {})
+        except Exception as error:
+            logger.warning("what is left of the job could not be read: %r", error)
+            return build([], world_size=self.job.world_size, hint=hint)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

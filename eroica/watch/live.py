@@ -1,89 +1,24 @@
 """The ranks of a live job as the agent sees them: rings, steps, signs of life, exits."""
 
 import logging
-import os
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from eroica.collect import proc
 from eroica.collect.asking import NoAnswer, ask
-from eroica.collect.gather import RankCapture, StackSample, read_ending, take_stacks
+from eroica.collect.gather import RankCapture, take_stacks
 from eroica.collect.hook import layout
 from eroica.collect.processes import LiveJob, LiveRank, find_jobs
 from eroica.collect.rings import RingReader, find_rings
 from eroica.config import Parameters
-from eroica.records import StepTimes
+from eroica.watch.exits import ExitAlarm
 from eroica.watch.iteration import Iteration
+from eroica.watch.ranks import WatchedRank, ending_of, training_places
 from eroica.watch.rules import Activity
 
 logger = logging.getLogger(__name__)
 
 _SCHEDULE_EVERY_NS = 500_000_000
-
-
-@dataclass
-class Ending:
-    """How a rank ended, as far as the outside can tell."""
-
-    exit_code: int | None
-    time_ns: int
-    story: dict[str, object] | None = None
-
-    @property
-    def is_failure(self) -> bool:
-        return bool(self.exit_code) or bool(self.story and self.story.get("error_type"))
-
-
-@dataclass
-class WatchedRank:
-    """One rank: its process, its ring where the hook runs, what was learned of it."""
-
-    live: LiveRank
-    iteration: Iteration
-    ring: RingReader | None = None
-    ending: Ending | None = None
-    stacks: list[StackSample] = field(default_factory=list)
-    schedule: list[tuple[int, int]] = field(default_factory=list)
-    """Main thread, (on a CPU, waiting for one) in ns: when learned, and last."""
-
-    def read_schedule(self) -> None:
-        """Note what the kernel says of the main thread's turns on a CPU."""
-        now = proc.thread_cpu_ns(self.live.pid, self.live.pid)
-        if now[0]:
-            self.schedule[1:] = [now]
-
-    @property
-    def scheduled_ns(self) -> tuple[int, int] | None:
-        """Time on a CPU and time waiting for one since the iteration was learned."""
-        if len(self.schedule) < 2:
-            return None
-        (cpu, wait), (last_cpu, last_wait) = self.schedule[0], self.schedule[-1]
-        return last_cpu - cpu, last_wait - wait
-
-    @property
-    def rank(self) -> int:
-        return self.live.rank
-
-    def last_event_ns(self) -> int | None:
-        """CLOCK_MONOTONIC of the last event."""
-        event = self.ring.last_event() if self.ring is not None else None
-        return event.time_ns if event is not None else None
-
-    def step_times(self) -> StepTimes | None:
-        """Return the steps in Unix time; None where none was seen."""
-        steps = list(self.iteration.steps)
-        if not steps or self.ring is None:
-            return None
-        offset = self.ring.unix_offset_ns
-        has_data = any(step.data_ns for step in steps)
-        return StepTimes(
-            start_ns=tuple(step.start_ns + offset for step in steps),
-            duration_ns=tuple(step.duration_ns for step in steps),
-            data_ns=tuple(step.data_ns for step in steps) if has_data else (),
-            optimizer_ns=tuple(step.optimizer_ns for step in steps),
-            first_step=self.iteration.num_steps - len(steps),
-        )
 
 
 class WatchedJob:
@@ -96,6 +31,8 @@ class WatchedJob:
         self.ranks: dict[int, WatchedRank] = {}
         self.world_size = 0
         self.num_restarts = 0
+        self._restarted: dict[int, Path] = {}
+        self._exits = ExitAlarm()
         self._created_ns = time.monotonic_ns()
         self._last_scan_ns = 0
         self._scheduled_ns = 0
@@ -147,22 +84,51 @@ class WatchedJob:
             self._last_scan_ns = now
             self._scan()
 
+    @property
+    def is_restarted(self) -> bool:
+        """Whether ranks were started again after others had failed: ``follow`` goes over to them.
+
+        Until then ``ranks`` are the old ones, so that how they ended can still be told.
+        """
+        return bool(self._restarted)
+
+    def follow(self) -> None:
+        """Go over to the ranks that a launcher started in the place of failed ones."""
+        self.num_restarts += 1
+        logger.info("ranks were started again: %s", sorted(self._restarted))
+        rings, self._restarted = self._restarted, {}
+        for rank in list(self.ranks.values()):
+            if rank.ending is not None or rank.rank in rings:
+                if rank.ring is not None:
+                    rank.ring.close()
+                del self.ranks[rank.rank]
+        for rank_number, path in rings.items():
+            self._take_ring(rank_number, path)
+
     def _take_ring(self, rank: int, path: Path) -> None:
         known = self.ranks.get(rank)
         try:
             if known is not None and known.ring is not None:
                 if path.stat().st_ino == known.ring.inode:
                     return
-                self.num_restarts += 1
-                logger.info("rank %d was started again", rank)
+                if self._has_failed(known):
+                    self._restarted[rank] = path
+                    return
             ring = RingReader(path)
         except (OSError, ValueError) as error:
             logger.debug("ring of rank %d: %s", rank, error)
             return
+        if known is not None and known.ring is not None:
+            known.ring.close()  # a process of the same rank after another, or one anew in its place
         stat = proc.read_stat(ring.pid)
         live = LiveRank(rank, ring.pid, ring.local_rank, stat.start_ticks if stat else 0)
         self.ranks[rank] = WatchedRank(live, self._new_iteration(), ring)
         self.world_size = ring.world_size
+
+    def _has_failed(self, rank: WatchedRank) -> bool:
+        """Whether a rank of which there is a newer process ended other than by itself."""
+        rank.ending = rank.ending or ending_of(rank, self.folder)
+        return rank.ending is not None and (rank.ending.is_failure or rank.ending.is_silent)
 
     def _scan(self) -> None:
         for job in find_jobs(below=self.root_pid):
@@ -176,39 +142,32 @@ class WatchedJob:
 
     # --- each tick
 
+    def wait(self, seconds: float) -> None:
+        """Sleep until the next look; the end of a rank is noticed at once."""
+        self._exits.follow(rank.live.pid for rank in self.alive)
+        if self._exits.wait(seconds):
+            self.tick()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a rank failed, or ranks that ended without a word were started again."""
+        return self.is_restarted or any(
+            rank.ending is not None and rank.ending.is_failure for rank in self.ranks.values()
+        )
+
     def tick(self) -> None:
         """Read new events and notice exits."""
         for rank in self.ranks.values():
             if rank.ring is not None:
                 rank.iteration.add(rank.ring.read_new())
             if rank.ending is None:
-                rank.ending = self._ending_of(rank)
+                rank.ending = ending_of(rank, self.folder)
         now = time.monotonic_ns()
         if now - self._scheduled_ns > _SCHEDULE_EVERY_NS:
             self._scheduled_ns = now
             for rank in self.ranks.values():
                 if rank.ending is None and rank.iteration.is_learned:
                     rank.read_schedule()
-
-    def _ending_of(self, rank: WatchedRank) -> Ending | None:
-        story = None
-        if self.folder is not None:
-            story = read_ending(self.folder, rank.rank, rank.live.pid)
-        stat = proc.read_stat(rank.live.pid)
-        is_gone = stat is None or (
-            rank.live.start_ticks != 0 and stat.start_ticks != rank.live.start_ticks
-        )
-        if is_gone:
-            return Ending(None, time.time_ns(), story)
-        assert stat is not None
-        if stat.state in "ZX":
-            code = stat.exit_code
-            value = -(code & 0x7F) if code & 0x7F else code >> 8
-            return Ending(value, time.time_ns(), story)
-        if story is not None and story.get("error_type"):
-            # It is on its way out: the others are still there to be looked at.
-            return Ending(None, time.time_ns(), story)
-        return None
 
     def silent_since_ns(self) -> int | None:
         """CLOCK_MONOTONIC of the newest event of any living rank; None before the first."""
@@ -284,27 +243,7 @@ class WatchedJob:
         return sum(int(group.get("last_completed_collective", 0)) for group in status.values())
 
     def close(self) -> None:
+        self._exits.close()
         for rank in self.ranks.values():
             if rank.ring is not None:
                 rank.ring.close()
-
-
-def training_places(rank: WatchedRank) -> tuple[str, ...]:
-    """Return the user functions on the training thread's newest stack, outermost first."""
-    if not rank.stacks:
-        return ()
-    wanted = (rank.ring.thread if rank.ring is not None else None) or rank.live.pid
-    for thread in rank.stacks[-1].threads:
-        if thread.get("os_thread_id") == wanted:
-            return tuple(
-                f"{os.path.basename(frame['filename'])}:{frame['name']}"  # noqa: PTH119
-                for frame in reversed(thread["frames"])
-                if is_user_file(frame["filename"])
-            )
-    return ()
-
-
-def is_user_file(path: str) -> bool:
-    """Whether a frame's file is the user's, told by its path alone: the job has its own Python."""
-    foreign = ("/site-packages/", "/dist-packages/", "/lib/python3.", "eroica/collect/")
-    return not path.startswith("<") and not any(part in path for part in foreign)

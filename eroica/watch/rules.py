@@ -13,6 +13,7 @@ _BUSY_CPU = 0.10
 _STARVED = 0.6  # of a core, on it or waiting for it
 _QUIET_IO_BYTES_PER_S = 64 * 1024
 _PATIENCE = 4  # times the limit, where there are weak signs of life
+_DAY_S = 86400.0
 
 
 class Progress(IntEnum):
@@ -114,6 +115,29 @@ class SlowRule:
         # Noise of the mean: without this, a job whose steps scatter would be slow by chance.
         noise = statistics.pstdev(self._last) / number**0.5
         return bool(self.mean_ns - 3 * noise > limit_ns)
+
+
+@dataclass
+class WindowPolicy:
+    """Whether a slow job may be looked at again; times are of a monotonic clock."""
+
+    parameters: Parameters
+    taken_at: list[float] = field(default_factory=list)
+    mean_ns: float = 0.0
+    """Mean step when the last window was taken."""
+
+    def allows(self, now: float, mean_ns: float) -> bool:
+        """Within a day's number, and ten minutes or a further 5 % after the last."""
+        today = [taken for taken in self.taken_at if now - taken < _DAY_S]
+        if len(today) >= self.parameters.windows_per_day:
+            return False
+        if not today or now - today[-1] >= self.parameters.window_interval_s:
+            return True
+        return mean_ns > self.parameters.slow_factor * self.mean_ns
+
+    def note(self, now: float, mean_ns: float) -> None:
+        self.taken_at.append(now)
+        self.mean_ns = mean_ns
 
 
 def is_stalling(elapsed_ns: int, durations_ns: Sequence[int], parameters: Parameters) -> bool:

@@ -24,7 +24,8 @@ from eroica.records import JobEvidence, RankExit, StepTimes
 from eroica.watch import rules
 from eroica.watch.command import Command, make_folder
 from eroica.watch.evidence import build, build_rank, read_exit, read_settings
-from eroica.watch.live import WatchedJob, WatchedRank
+from eroica.watch.live import WatchedJob
+from eroica.watch.ranks import WatchedRank
 from eroica.watch.result import WatchResult
 from eroica.watch.stuck import StuckWatch
 from eroica.watch.watching import Collection
@@ -109,7 +110,7 @@ class Watcher:
         self.progress("starting " + " ".join(self.command.words))
         hint = None
         while hint is None:
-            time.sleep(TICK_S)
+            self.job.wait(TICK_S)
             hint = self._turn()
         return self._finish("" if hint == "unknown" else hint)
 
@@ -123,7 +124,7 @@ class Watcher:
         if self.learned_at is None and self.job.is_learned:
             self.learned_at = now
             self.progress("learned the iteration")
-        if any(rank.ending and rank.ending.is_failure for rank in self.job.ranks.values()):
+        if self.job.has_failed:
             self.onset_ns = time.time_ns()
             return "failed"
         code = self.command.exit_code()

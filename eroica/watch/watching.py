@@ -11,7 +11,8 @@ from eroica.config import Parameters
 from eroica.records import Samples, Setting, StepTimes
 from eroica.watch import warm
 from eroica.watch.frames import is_hook_file
-from eroica.watch.live import WatchedJob, WatchedRank
+from eroica.watch.live import WatchedJob
+from eroica.watch.ranks import WatchedRank
 from eroica.watch.sampling import Profile
 from eroica.watch.stalls import StallWatch
 from eroica.watch.summaries import summarize_profiles, summarize_traces

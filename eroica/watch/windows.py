@@ -17,7 +17,8 @@ from eroica.collect.asking import NoAnswer, ask
 from eroica.collect.hook import layout
 from eroica.config import Parameters
 from eroica.units import NS_PER_S
-from eroica.watch.live import WatchedJob, WatchedRank
+from eroica.watch.live import WatchedJob
+from eroica.watch.ranks import WatchedRank
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,123 @@
+"""One rank of a live job: its process, its ring, what was learned of it and how it ended."""
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eroica.collect import proc
+from eroica.collect.gather import StackSample, read_ending
+from eroica.collect.processes import LiveRank
+from eroica.collect.rings import RingReader
+from eroica.records import StepTimes
+from eroica.watch.iteration import Iteration
+
+
+@dataclass
+class Ending:
+    """How a rank ended, as far as the outside can tell."""
+
+    exit_code: int | None
+    time_ns: int
+    story: dict[str, object] | None = None
+
+    is_silent: bool = False
+    """It is gone, and neither the kernel nor the hook said how: killed, most likely."""
+
+    @property
+    def is_failure(self) -> bool:
+        return bool(self.exit_code) or bool(self.story and self.story.get("error_type"))
+
+
+@dataclass
+class WatchedRank:
+    """One rank: its process, its ring where the hook runs, what was learned of it."""
+
+    live: LiveRank
+    iteration: Iteration
+    ring: RingReader | None = None
+    ending: Ending | None = None
+    stacks: list[StackSample] = field(default_factory=list)
+    schedule: list[tuple[int, int]] = field(default_factory=list)
+    """Main thread, (on a CPU, waiting for one) in ns: when learned, and last."""
+
+    def read_schedule(self) -> None:
+        """Note what the kernel says of the main thread's turns on a CPU."""
+        now = proc.thread_cpu_ns(self.live.pid, self.live.pid)
+        if now[0]:
+            self.schedule[1:] = [now]
+
+    @property
+    def scheduled_ns(self) -> tuple[int, int] | None:
+        """Time on a CPU and time waiting for one since the iteration was learned."""
+        if len(self.schedule) < 2:
+            return None
+        (cpu, wait), (last_cpu, last_wait) = self.schedule[0], self.schedule[-1]
+        return last_cpu - cpu, last_wait - wait
+
+    @property
+    def rank(self) -> int:
+        return self.live.rank
+
+    def last_event_ns(self) -> int | None:
+        """CLOCK_MONOTONIC of the last event."""
+        event = self.ring.last_event() if self.ring is not None else None
+        return event.time_ns if event is not None else None
+
+    def step_times(self) -> StepTimes | None:
+        """Return the steps in Unix time; None where none was seen."""
+        steps = list(self.iteration.steps)
+        if not steps or self.ring is None:
+            return None
+        offset = self.ring.unix_offset_ns
+        has_data = any(step.data_ns for step in steps)
+        return StepTimes(
+            start_ns=tuple(step.start_ns + offset for step in steps),
+            duration_ns=tuple(step.duration_ns for step in steps),
+            data_ns=tuple(step.data_ns for step in steps) if has_data else (),
+            optimizer_ns=tuple(step.optimizer_ns for step in steps),
+            first_step=self.iteration.num_steps - len(steps),
+        )
+
+
+def ending_of(rank: WatchedRank, folder: Path | None) -> Ending | None:
+    """Return how a rank ended, as far as the kernel and its hook tell; None while it lives."""
+    story = read_ending(folder, rank.rank, rank.live.pid) if folder is not None else None
+    stat = proc.read_stat(rank.live.pid)
+    is_gone = stat is None or (
+        rank.live.start_ticks != 0 and stat.start_ticks != rank.live.start_ticks
+    )
+    if is_gone:
+        # Python's own end sets the flag, whatever the exit code; a signal does not.
+        is_silent = story is None and rank.ring is not None and not rank.ring.is_exiting
+        return Ending(None, time.time_ns(), story, is_silent)
+    assert stat is not None
+    if stat.state in "ZX":
+        code = stat.exit_code
+        value = -(code & 0x7F) if code & 0x7F else code >> 8
+        return Ending(value, time.time_ns(), story)
+    if story is not None and story.get("error_type"):
+        # It is on its way out: the others are still there to be looked at.
+        return Ending(None, time.time_ns(), story)
+    return None
+
+
+def training_places(rank: WatchedRank) -> tuple[str, ...]:
+    """Return the user functions on the training thread's newest stack, outermost first."""
+    if not rank.stacks:
+        return ()
+    wanted = (rank.ring.thread if rank.ring is not None else None) or rank.live.pid
+    for thread in rank.stacks[-1].threads:
+        if thread.get("os_thread_id") == wanted:
+            return tuple(
+                f"{os.path.basename(frame['filename'])}:{frame['name']}"  # noqa: PTH119
+                for frame in reversed(thread["frames"])
+                if is_user_file(frame["filename"])
+            )
+    return ()
+
+
+def is_user_file(path: str) -> bool:
+    """Whether a frame's file is the user's, told by its path alone: the job has its own Python."""
+    foreign = ("/site-packages/", "/dist-packages/", "/lib/python3.", "eroica/collect/")
+    return not path.startswith("<") and not any(part in path for part in foreign)
