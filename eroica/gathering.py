@@ -17,7 +17,7 @@ from eroica.incident import IncidentFolder
 from eroica.records import JobEvidence, Warning
 
 if TYPE_CHECKING:
-    from eroica.columns import RankPatterns
+    from eroica.columns import HardwareSamples, RankPatterns
     from eroica.read.folder import Inputs
     from eroica.watch.result import WatchResult
 
@@ -41,6 +41,8 @@ class Gathered:
     warnings: list[Warning] = field(default_factory=list)
     baseline: "list[RankPatterns]" = field(default_factory=list)
     """Patterns of the job's own healthy time, where it was watched then."""
+    hardware: "list[HardwareSamples]" = field(default_factory=list)
+    """Counters of the ranks and their host, of a live job."""
 
 
 def from_paths(
@@ -111,7 +113,11 @@ def from_pid(
 def from_watch(result: "WatchResult") -> Gathered:
     """Take over what the watcher gathered of the job it ran."""
     return Gathered(
-        result.evidence, list(result.patterns), source="live", baseline=list(result.baseline)
+        result.evidence,
+        list(result.patterns),
+        source="live",
+        baseline=list(result.baseline),
+        hardware=list(result.hardware),
     )
 
 

@@ -163,6 +163,13 @@ class IncidentFolder:
             return None
         return self._read("evidence.json", JobEvidence)
 
+    def write_hardware(self, text: str, *, rank: int | None) -> None:
+        """Keep the counters of a rank, or of the host, as eroica/read/hardware.py reads them."""
+        name = "host" if rank is None else f"rank-{rank:05d}"
+        folder = self.path / "evidence" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / "hardware.jsonl", _utf8(text), PRIVATE)
+
     def write_diagnoses(self, diagnoses: list[Diagnosis]) -> None:
         self._write("diagnosis.json", encode(diagnoses))
 

@@ -225,6 +225,11 @@ def _write_inputs(folder: IncidentFolder, gathered: Gathered) -> None:
 
         write_parquet(folder.patterns_path, gathered.patterns)
         folder.patterns_path.chmod(incidents.PRIVATE)
+    if gathered.hardware:
+        from eroica.read.hardware import to_text
+
+        for samples in gathered.hardware:
+            folder.write_hardware(to_text(samples), rank=samples.rank)
 
 
 def _job(gathered: Gathered) -> Job:

@@ -8,6 +8,7 @@ from pathlib import Path
 from eroica.records import ProcessState, ThreadState
 
 logger = logging.getLogger(__name__)
+_PROC = Path("/proc")
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
@@ -33,9 +34,9 @@ class Stat:
     """As waitpid gives it; only of a zombie."""
 
 
-def read_stat(pid: int) -> Stat | None:
+def read_stat(pid: int, root: Path = _PROC) -> Stat | None:
     """Return a process's stat; None when it is gone."""
-    text = read_text(f"/proc/{pid}/stat")
+    text = read_text(f"{root}/{pid}/stat")
     head, _, tail = text.rpartition(")")
     fields = tail.split()
     if len(fields) < 20:
@@ -56,9 +57,9 @@ def is_alive(pid: int) -> bool:
     return stat is not None and stat.state not in "ZX"
 
 
-def all_stats() -> dict[int, Stat]:
+def all_stats(root: Path = _PROC) -> dict[int, Stat]:
     """Return every process of the host that can be seen."""
-    stats = (read_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208
+    stats = (read_stat(int(name), root) for name in os.listdir(root) if name.isdigit())  # noqa: PTH208
     return {stat.pid: stat for stat in stats if stat is not None}
 
 

@@ -51,6 +51,16 @@ def row(time_ns: int, values: Iterable[float | None]) -> str:
     return json.dumps([time_ns, *clean]) + "\n"
 
 
+def to_text(samples: HardwareSamples) -> str:
+    """All samples as such a file; four digits of each, which is more than a counter knows."""
+    names = list(samples.values_N)
+    table = np.column_stack([samples.values_N[name] for name in names])
+    lines = [header(names, host=samples.host, rank=samples.rank)]
+    for time_ns, values in zip(samples.time_ns_N.tolist(), table.tolist(), strict=True):
+        lines.append(row(time_ns, (float(f"{value:.4g}") for value in values)))
+    return "".join(lines)
+
+
 def read_hardware(path: str | Path, *, rank: int | None = None) -> HardwareSamples:
     """Read a file of samples, in the order of time. InputError where there are none."""
     path = Path(path)

@@ -20,6 +20,7 @@ from eroica.records import JobEvidence, Samples
 from eroica.units import NS_PER_S
 from eroica.watch import rules
 from eroica.watch.evidence import build, build_rank, read_exit
+from eroica.watch.hardware import HARDWARE_NS, HardwareWatch, counters_in
 from eroica.watch.live import WatchedJob
 from eroica.watch.result import WatchResult
 from eroica.watch.sampling import Profile
@@ -64,6 +65,8 @@ class Continuous:
         self.stuck = StuckWatch(job, parameters, progress)
         self.policy = rules.WindowPolicy(parameters)
         self.rule = rules.SlowRule(parameters)
+        self.hardware = HardwareWatch(job)
+        self.windows.on_change = self.hardware.set_window
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eroica-read")
         self._baseline: Future[list[RankPatterns]] | None = None
         self.state = "starting"
@@ -100,6 +103,7 @@ class Continuous:
             self._refreshed_at = now
             self.job.refresh()
         self.job.tick()
+        self.hardware.poll()
         if self._told is not None and self._position() > self._told_position + 40:
             self.progress("steps come again")
             self._told = None
@@ -216,13 +220,13 @@ class Continuous:
             samples |= profile.stop(pids)
         return self.windows.done[first:], samples
 
-    @staticmethod
-    def _read(windows: list[Window]) -> list[RankPatterns]:
+    def _read(self, windows: list[Window]) -> list[RankPatterns]:
         """Summarize the latest whole window; raw traces are deleted."""
         found: list[RankPatterns] = []
         for window in reversed(windows):
             if not found and window.traces:
-                found, _ = summarize_traces(window.traces)
+                counters = counters_in(window, self.hardware)
+                found, _ = summarize_traces(window.traces, hardware=counters)
             for path in window.paths.values():
                 path.unlink(missing_ok=True)
         return found
@@ -255,6 +259,9 @@ class Continuous:
             patterns=patterns or [],
             baseline=self.baseline,
             hint=hint,
+            hardware=self.hardware.for_folder(
+                self.job.ranks, time.time_ns(), self.job.live_job().host
+            ),
         )
         try:
             self.on_incident(result)
@@ -272,6 +279,7 @@ class Continuous:
             live = self.job.live_job(self.command)
             captures = {c.rank: c for c in gather(live, num_samples=number, progress=self.progress)}
         host = self.job.live_job().host
+        since_ns = time.time_ns() - HARDWARE_NS
         ranks = []
         for rank in self.job.ranks.values():
             capture = captures.get(rank.rank) or RankCapture(rank.rank, rank.live.pid)
@@ -289,6 +297,7 @@ class Continuous:
                     stalls=self.stalls.samples.get(rank.rank, ()),
                     samples=samples.get(rank.rank),
                     last_event_ns=last + offset if last is not None else None,
+                    counters=self.hardware.of_rank(rank.rank, since_ns),
                 )
             )
         best, recent = self.rule.best_ns, self.recent_ns
@@ -302,6 +311,7 @@ class Continuous:
             taken_ns=time.time_ns(),
             step_ms_before=best / NS_PER_S * 1e3 if best else None,
             step_ms_now=recent / NS_PER_S * 1e3 if recent else None,
+            hosts=[self.hardware.of_host(host, since_ns)],
         )
 
     def last_evidence(self, hint: str) -> JobEvidence:
@@ -315,3 +325,4 @@ class Continuous:
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self.windows.close()
+        self.hardware.close()

@@ -11,7 +11,9 @@ from eroica.errors import EroicaError
 from eroica.read.flight import parse_flight
 from eroica.read.stacks import parse_stacks
 from eroica.records import (
+    CounterUse,
     FlightRecord,
+    HostEvidence,
     JobEvidence,
     Place,
     ProcessStacks,
@@ -86,6 +88,20 @@ def read_exit(ending: Mapping[str, Any] | None, code: int | None = None) -> Rank
     )
 
 
+def read_thread_errors(ending: Mapping[str, Any] | None) -> tuple[RankExit, ...]:
+    """Return what ended threads of the rank while it went on, as the hook noted it."""
+    return tuple(
+        RankExit(
+            time_ns=one.get("time_ns"),
+            error_type=one.get("error_type"),
+            message=one.get("message"),
+            frames=read_places(one.get("frames", ())),
+            thread=str(one.get("thread") or ""),
+        )
+        for one in (ending or {}).get("thread_errors", ())
+    )
+
+
 def _signal_name(number: int | None) -> str | None:
     import signal
 
@@ -108,6 +124,7 @@ def build_rank(
     last_event_ns: int | None = None,
     log_tail: str = "",
     scheduled_ns: tuple[int, int] | None = None,
+    counters: Mapping[str, CounterUse] | None = None,
 ) -> RankEvidence:
     """Return one rank's evidence."""
     stacks = [read_stack_sample(sample, capture.rank) for sample in capture.stacks]
@@ -133,6 +150,8 @@ def build_rank(
         last_event_ns=last_event_ns,
         log_tail=log_tail,
         missing=tuple(dict.fromkeys([*capture.missing, *problems])),
+        counters=dict(counters or {}),
+        thread_errors=read_thread_errors(capture.ending),
     )
 
 
@@ -156,6 +175,7 @@ def build(
     step_ms_now: float | None = None,
     warnings: Sequence[str] = (),
     log_text: str = "",
+    hosts: Sequence[HostEvidence] = (),
 ) -> JobEvidence:
     """Join the ranks to a job."""
     from eroica.watch.logs import read_log_text
@@ -173,6 +193,7 @@ def build(
         warnings=tuple(Warning(file=None, what=text) for text in warnings),
         step_ms_before=step_ms_before,
         step_ms_now=step_ms_now,
+        hosts=tuple(hosts),
     )
 
 

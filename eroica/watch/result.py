@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from eroica.columns import RankPatterns
+from eroica.columns import HardwareSamples, RankPatterns
 from eroica.records import JobEvidence
 
 
@@ -21,3 +21,5 @@ class WatchResult:
     warnings: list[str] = field(default_factory=list)
     baseline: list[RankPatterns] = field(default_factory=list)
     """Patterns of the job's own healthy time, where a window was had then."""
+    hardware: list[HardwareSamples] = field(default_factory=list)
+    """Counters of the last minute, of each rank and of the host."""

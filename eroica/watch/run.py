@@ -18,12 +18,13 @@ from eroica.collect.gather import (
     read_facts,
     read_last_flight,
 )
-from eroica.columns import RankPatterns
+from eroica.columns import HardwareSamples, RankPatterns
 from eroica.config import Parameters, load
-from eroica.records import JobEvidence, RankExit, StepTimes
+from eroica.records import CounterUse, HostEvidence, JobEvidence, RankExit, StepTimes
 from eroica.watch import rules
 from eroica.watch.command import Command, make_folder
 from eroica.watch.evidence import build, build_rank, read_exit, read_settings
+from eroica.watch.hardware import HARDWARE_NS, HardwareWatch
 from eroica.watch.live import WatchedJob
 from eroica.watch.ranks import WatchedRank
 from eroica.watch.result import WatchResult
@@ -96,13 +97,19 @@ class Watcher:
         self.started = time.monotonic()
         self.command = Command(words, self.folder, output=output)
         self.job = WatchedJob(self.command.pid, self.folder, parameters)
-        self.collection = Collection(self.job, self.folder, parameters, after_s, progress)
+        self.hardware = HardwareWatch(self.job)
+        self.collection = Collection(
+            self.job, self.folder, parameters, after_s, progress, self.hardware
+        )
         self.stuck = StuckWatch(self.job, parameters, progress)
         self.keep_traces = keep_traces
         self.learned_at: float | None = None
         self.warnings: list[str] = []
         self.onset_ns: int | None = None
         self._refreshed_at = 0.0
+        self.counters: dict[int, dict[str, CounterUse]] = {}
+        self.host: HostEvidence | None = None
+        self.samples: list[HardwareSamples] = []
 
     # --- the loop
 
@@ -121,6 +128,7 @@ class Watcher:
             self._refreshed_at = now
             self.job.refresh()
         self.job.tick()
+        self.hardware.poll()
         if self.learned_at is None and self.job.is_learned:
             self.learned_at = now
             self.progress("learned the iteration")
@@ -148,6 +156,7 @@ class Watcher:
         if hint not in ("failed", "stuck"):
             self.collection.finish(is_running=self.command.exit_code() is None)
         captures = self._gather(hint)
+        self._note_hardware()
         if hint == "failed" and self._others_wait_on():
             hint = "stuck"
         self.collection.finish(is_running=False)
@@ -160,7 +169,16 @@ class Watcher:
             exit_code=code,
             seconds=time.monotonic() - self.started,
             warnings=self.warnings,
+            hardware=self.samples,
         )
+
+    def _note_hardware(self) -> None:
+        """Take the counters while the ranks still are; their processes end with the watch."""
+        host = self.job.live_job().host
+        since_ns = time.time_ns() - HARDWARE_NS
+        self.counters = {r: self.hardware.of_rank(r, since_ns) for r in self.job.ranks}
+        self.host = self.hardware.of_host(host, since_ns)
+        self.samples = self.hardware.for_folder(self.job.ranks, time.time_ns(), host)
 
     def _others_wait_on(self) -> bool:
         """A rank died, and nobody ends the others: torchrun would have done so within seconds."""
@@ -228,6 +246,7 @@ class Watcher:
                 samples=self.collection.samples.get(rank.rank),
                 last_event_ns=self._last_event_unix(rank),
                 scheduled_ns=rank.scheduled_ns,
+                counters=self.counters.get(rank.rank),
             )
             for rank in self.job.ranks.values()
         ]
@@ -243,6 +262,7 @@ class Watcher:
             log_text=tail,
             step_ms_before=before,
             step_ms_now=now,
+            hosts=[self.host] if self.host is not None else [],
         )
 
     def _steps_of(self, rank: WatchedRank) -> StepTimes | None:
@@ -271,6 +291,7 @@ class Watcher:
 
     def close(self) -> None:
         """End what is left, whatever happened, and take the folder away."""
+        self.hardware.close()
         self.collection.close()
         self.command.end(grace_s=0.2)
         self.job.close()

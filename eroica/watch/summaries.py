@@ -1,10 +1,10 @@
 """Traces of windows to patterns, in the agent's own process and after the job."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from eroica.columns import RankPatterns
+from eroica.columns import HardwareSamples, RankPatterns
 from eroica.errors import EroicaError
 from eroica.records import Samples, Setting
 
@@ -12,9 +12,15 @@ logger = logging.getLogger(__name__)
 
 
 def summarize_traces(
-    traces: Mapping[int, Path], *, settings: Mapping[int, tuple[Setting, ...]] | None = None
+    traces: Mapping[int, Path],
+    *,
+    settings: Mapping[int, tuple[Setting, ...]] | None = None,
+    hardware: Callable[[int], HardwareSamples | None] = lambda rank: None,
 ) -> tuple[list[RankPatterns], list[str]]:
-    """Return a pattern per rank, and a sentence for each trace that could not be read."""
+    """Return a pattern per rank, and a sentence for each trace that could not be read.
+
+    ``hardware`` gives a rank's counters in the window, where there are any to compute mu from.
+    """
     from dataclasses import replace
 
     from eroica.read.kineto import read_timeline
@@ -24,7 +30,7 @@ def summarize_traces(
     problems: list[str] = []
     for rank, path in sorted(traces.items()):
         try:
-            patterns = summarize(read_timeline(path, rank=rank))
+            patterns = summarize(read_timeline(path, rank=rank), hardware=hardware(rank))
         except EroicaError as error:
             problems.append(f"window of rank {rank}: {error}")
             continue

@@ -11,6 +11,7 @@ from eroica.config import Parameters
 from eroica.records import Samples, Setting, StepTimes
 from eroica.watch import warm
 from eroica.watch.frames import is_hook_file
+from eroica.watch.hardware import HardwareWatch, counters_in
 from eroica.watch.live import WatchedJob
 from eroica.watch.ranks import WatchedRank
 from eroica.watch.sampling import Profile
@@ -38,12 +39,16 @@ class Collection:
         parameters: Parameters,
         after_s: float,
         progress: Callable[[str], None],
+        hardware: HardwareWatch | None = None,
     ) -> None:
         self.job = job
         self.folder = folder
         self.after_s = after_s
         self.progress = progress
         self.windows = WindowTaker(job, folder, parameters)
+        self.hardware = hardware
+        if hardware is not None:
+            self.windows.on_change = hardware.set_window
         self.stalls = StallWatch(job, parameters)
         self.samples: dict[int, Samples] = {}
         self.problems: list[str] = []
@@ -183,7 +188,9 @@ class Collection:
         warm.stop(self._warming)
         if window is not None:
             self.progress(f"reading {len(window.traces)} traces")
-            found, problems = summarize_traces(window.traces, settings=settings)
+            found, problems = summarize_traces(
+                window.traces, settings=settings, hardware=counters_in(window, self.hardware)
+            )
             self.problems += problems
             if found:
                 return found

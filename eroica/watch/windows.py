@@ -8,6 +8,7 @@ long as the pause of stop() allows.
 import logging
 import math
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +58,9 @@ class Window:
     problems: list[str] = field(default_factory=list)
     opened: set[int] = field(default_factory=set)
     exports: dict[int, "Future[Any]"] = field(default_factory=dict)
+    start_ns: int = field(default_factory=time.time_ns)
+    end_ns: int = 0
+    """Unix time between which it was asked for and over."""
 
     @property
     def traces(self) -> dict[int, Path]:
@@ -89,6 +93,8 @@ class WindowTaker:
         self.events_per_step: float | None = None
         self.done: list[Window] = []
         self._current: Window | None = None
+        self.on_change: Callable[[bool], None] = lambda is_open: None
+        """Called when a window is asked for and when it is over."""
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="eroica-window")
 
     @property
@@ -114,6 +120,7 @@ class WindowTaker:
         lead = math.ceil(_LEAD_S * NS_PER_S / mean_ns) + 1
         starts = find_starts({r.rank: _count(r) for r in ranks}, lead * _most_borders(ranks))
         self._current = window
+        self.on_change(True)
         answers = {r.rank: self._pool.submit(self._arm_one, r, window, starts) for r in ranks}
         for rank, answer in answers.items():
             if problem := answer.result():
@@ -193,6 +200,8 @@ class WindowTaker:
         window, self._current = self._current, None
         if window is None:
             return None
+        window.end_ns = time.time_ns()
+        self.on_change(False)
         self.done.append(window)
         sizes = [path.stat().st_size for path in window.traces.values()]
         if sizes:

@@ -1,0 +1,415 @@
+"""Samples hardware counters beside a job: 10 times a second, 100 times inside a window.
+
+A thread of the agent's reads them; it never uses more than 1 % of a core, whatever the number of
+devices: where reading costs more, it comes less often. What is slow to read or to change
+(clocks, errors, pressure, limits) is read once a second, the host's processes every ten seconds.
+A driver that hangs stops this thread and nothing else.
+"""
+
+import logging
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eroica.collect import cgroups, counters, nvml, proc
+from eroica.collect.counters import Counter, Kernel, Source
+from eroica.columns import HardwareSamples
+from eroica.records import CounterUse, Neighbor
+
+logger = logging.getLogger(__name__)
+
+IDLE_HZ = 10.0
+WINDOW_HZ = 100.0
+_FAST_ROWS = 3000
+_SLOW_ROWS = 300
+_HUNG_S = 5.0
+_MIN_NEIGHBOR_CORES = 0.02
+_MAX_NEIGHBORS = 5
+_DIGITS = 5
+
+Row = tuple[int, tuple[float, ...]]
+
+
+@dataclass
+class Pace:
+    """How often something is read: every so often, or as rarely as its share of a core asks."""
+
+    every_ns: float
+    share: float
+    cost_ns: float = 0.0
+    """CPU time it takes, a running mean."""
+    due_ns: float = 0.0
+
+    def note(self, now_ns: int, cost_ns: float) -> None:
+        self.cost_ns = 0.8 * self.cost_ns + 0.2 * cost_ns if self.cost_ns else cost_ns
+        self.due_ns = now_ns + max(self.every_ns, self.cost_ns / self.share)
+
+
+@dataclass
+class _Track:
+    """One source and what it gave; ``owner`` is a rank, or None for the host."""
+
+    source: Source
+    owner: int | None
+    is_fast: bool
+    rows: deque[Row] = field(default_factory=deque)
+
+    def columns(self, since_ns: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return times N and values N x counters; rates and counts are still totals."""
+        rows = [row for row in self.rows if row[0] >= since_ns]
+        width = len(self.source.counters)
+        values = np.array([row[1] for row in rows], np.float64).reshape(len(rows), width)
+        return np.array([row[0] for row in rows], np.int64), values
+
+
+class HardwareSampler:
+    """Start it, tell it the ranks, take samples and digests of any stretch of time."""
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel | None = None,
+        open_gpus: Callable[[], nvml.Gpus] = nvml.Nvml,
+        job_roots: Callable[[], Iterable[int]] = lambda: (),
+    ) -> None:
+        """``job_roots`` are pids that are the job's or ours, with all their descendants."""
+        self.kernel = kernel or Kernel()
+        self.num_cpus = os.cpu_count() or 1
+        self.missing: list[str] = []
+        self.fast = Pace(1e9 / IDLE_HZ, share=0.007)
+        self.slow = Pace(1e9, share=0.002)
+        self.looks = Pace(10e9, share=0.001)
+        self._open_gpus = open_gpus
+        self._gpus: nvml.Gpus | None = None
+        self._is_opened = False
+        self._job_roots = job_roots
+        self._tracks: list[_Track] = []
+        self._ranks: dict[int, tuple[int, int, int]] = {}
+        self._new_ranks: list[tuple[int, int, int, int]] = []
+        self._groups: set[str] = set()
+        self._scans: deque[tuple[int, dict[int, proc.Stat]]] = deque(maxlen=8)
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._round_since: float | None = None
+        self._thread: threading.Thread | None = None
+
+    # --- from the agent's thread; none of these waits for a driver
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="eroica-hardware", daemon=True)
+        self._thread.start()
+
+    def watch(self, rank: int, pid: int, thread: int, local_rank: int = 0) -> None:
+        """Sample a rank; calling it again with other pids (a restart) begins anew."""
+        if self._ranks.get(rank) != (pid, thread, local_rank):
+            self._ranks[rank] = (pid, thread, local_rank)
+            self._new_ranks.append((rank, pid, thread, local_rank))
+
+    def set_window(self, is_open: bool) -> None:
+        """Sample ten times as often while a window is open."""
+        self.fast.every_ns = 1e9 / (WINDOW_HZ if is_open else IDLE_HZ)
+
+    def close(self) -> None:
+        """Stop; a thread that hangs in a driver is left to end with the process."""
+        self._is_over = True
+        if self._thread is not None:
+            self._thread.join(1.0)
+        if self._thread is None or not self._thread.is_alive():
+            for track in self._tracks:
+                track.source.close()
+            if self._gpus is not None:
+                self._gpus.close()
+        self._tracks = []
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read, and a driver that does not answer."""
+        said = list(self.missing)
+        since = self._round_since
+        if since is not None and time.monotonic() - since > _HUNG_S:
+            said.append(f"hardware counters: no answer for {time.monotonic() - since:.0f} s")
+        return said
+
+    # --- the thread
+
+    def _run(self) -> None:
+        used = time.thread_time_ns()
+        while not self._is_over:
+            self._round_since = time.monotonic()
+            now_ns = time.time_ns()
+            elsewhere = self.turn(now_ns)
+            self._round_since = None
+            # The waking up counts as well: it is most of what a cheap round costs.
+            used, before = time.thread_time_ns(), used
+            self.fast.note(now_ns, used - before - elsewhere)
+            time.sleep(max(0.0, min(0.1, (self.fast.due_ns - time.time_ns()) / 1e9)))
+
+    def turn(self, now_ns: int) -> float:
+        """Read what is due once; ``now_ns`` is Unix time. Returns CPU ns of the rarer parts."""
+        began = time.thread_time_ns()
+        self._open()
+        elsewhere = float(time.thread_time_ns() - began)
+        for track in self._tracks:
+            if track.is_fast:
+                self._read(track, now_ns)
+        for pace, read in ((self.slow, self._read_slow), (self.looks, self._look_around)):
+            if now_ns >= pace.due_ns:
+                began = time.thread_time_ns()
+                read(now_ns)
+                cost = time.thread_time_ns() - began
+                pace.note(now_ns, cost)
+                elsewhere += cost
+        return elsewhere
+
+    def _read(self, track: _Track, now_ns: int) -> None:
+        values = tuple(track.source.read())
+        with self._lock:
+            track.rows.append((now_ns, values))
+
+    def _read_slow(self, now_ns: int) -> None:
+        for track in self._tracks:
+            if not track.is_fast:
+                self._read(track, now_ns)
+
+    def _look_around(self, now_ns: int) -> None:
+        self._scans.append((now_ns, proc.all_stats(self.kernel.proc)))
+
+    def _open(self) -> None:
+        if not self._is_opened:
+            self._is_opened = True
+            self._open_host()
+            try:
+                self._gpus = self._open_gpus()
+            except nvml.NoGpus as error:
+                self.missing.append(str(error))
+        while self._new_ranks:
+            self._open_rank(*self._new_ranks.pop(0))
+
+    def _open_host(self) -> None:
+        kernel = self.kernel
+        self._add("network counters", None, lambda: counters.network_source(kernel), is_fast=True)
+        for name, port in counters.infiniband_ports(kernel).items():
+            self._add(
+                f"counters of {name}",
+                None,
+                lambda name=name, port=port: counters.infiniband_source(name, port),  # type: ignore[misc]
+                is_fast=True,
+            )
+            self._add(
+                f"errors of {name}",
+                None,
+                lambda name=name, port=port: counters.infiniband_errors(name, port),  # type: ignore[misc]
+            )
+        self._add("pressure", None, lambda: counters.pressure_source(kernel))
+        self._add("memory events", None, lambda: counters.memory_source(kernel))
+        self._add("busy cores", None, lambda: counters.processor_source(kernel))
+        self._add("CPU clocks", None, lambda: counters.clock_source(kernel))
+
+    def _open_rank(self, rank: int, pid: int, thread: int, local_rank: int) -> None:
+        kernel = self.kernel
+        with self._lock:
+            gone = [track for track in self._tracks if track.owner == rank]
+            self._tracks = [track for track in self._tracks if track.owner != rank]
+        for track in gone:
+            track.source.close()
+        self._add(
+            f"CPU time of rank {rank}",
+            rank,
+            lambda: counters.thread_source(kernel, pid, thread),
+            is_fast=True,
+        )
+        self._add(f"threads of rank {rank}", rank, lambda: counters.RankSource(kernel, pid))
+        folder = cgroups.cpu_folder(kernel, pid)
+        if folder is not None:
+            self._add("CPU quota", rank, lambda: cgroups.cpu_quota_source(folder))
+        self._add(None, rank, lambda: cgroups.memory_limit_source(kernel, pid))
+        self._open_gpu(rank, pid, local_rank)
+
+    def _open_gpu(self, rank: int, pid: int, local_rank: int) -> None:
+        gpus = self._gpus
+        if gpus is None:
+            return
+        environment = proc.read_environment(pid)
+        index = nvml.gpu_of(gpus, pid, local_rank, environment)
+        if index is not None:
+            self._add(None, rank, lambda: nvml.fast_source(gpus, index), is_fast=True)
+            self._add(None, rank, lambda: nvml.slow_source(gpus, index))
+
+    def _add(
+        self,
+        what: str | None,
+        owner: int | None,
+        make: Callable[[], Source],
+        *,
+        is_fast: bool = False,
+    ) -> None:
+        """Add a source; where it is not to be had, ``what`` says what is missing."""
+        try:
+            source = make()
+        except (OSError, ValueError) as error:
+            if what is not None:
+                self.missing.append(f"{what}: {_reason(error)}")
+            return
+        if not source.counters:
+            source.close()
+            return
+        rows: deque[Row] = deque(maxlen=_FAST_ROWS if is_fast else _SLOW_ROWS)
+        with self._lock:
+            self._tracks = [*self._tracks, _Track(source, owner, is_fast, rows)]
+
+    # --- what was seen
+
+    def _seen(self, owners: tuple[int | None, ...], since_ns: int) -> "list[_Columns]":
+        with self._lock:
+            return [
+                _Columns(track.source.counters, track.is_fast, *track.columns(since_ns))
+                for track in self._tracks
+                if track.owner in owners
+            ]
+
+    def samples(
+        self, rank: int | None, *, since_ns: int = 0, with_host: bool = False, host: str = ""
+    ) -> HardwareSamples | None:
+        """Return a rank's (the host's) samples as rates; None where there are not three.
+
+        ``with_host`` adds the host's, so that one file tells all of a rank.
+        """
+        seen = self._seen((rank, None) if with_host else (rank,), since_ns)
+        grids = [one for one in seen if one.is_fast] or seen
+        times = max((one.times_N for one in grids), key=len, default=np.zeros(0, np.int64))
+        if len(times) < 3:
+            return None
+        values: dict[str, NDArray[np.float64]] = {}
+        for one in seen:
+            values |= one.on(times[1:])
+        return HardwareSamples(times[1:], values, rank=rank, host=host)
+
+    def uses(self, rank: int | None, *, since_ns: int = 0) -> dict[str, CounterUse]:
+        """Return a digest of each counter of a rank (of the host)."""
+        found: dict[str, CounterUse] = {}
+        for one in self._seen((rank,), since_ns):
+            found |= one.digest()
+        periods = found.pop("cgroup.periods_per_s", None)
+        stopped = found.pop("cgroup.throttled_periods_per_s", None)
+        if periods is not None and stopped is not None and periods.mean > 0:
+            share = min(1.0, stopped.mean / periods.mean)
+            found["cgroup.throttled"] = CounterUse(
+                mean=_short(share), low=0.0, high=_short(share), seconds=stopped.seconds
+            )
+        return found
+
+    def neighbors(self) -> tuple[Neighbor, ...]:
+        """Return the busiest processes that are not the job's, over the time watched."""
+        scans = [*self._scans]
+        now_ns = time.time_ns()
+        if not scans or now_ns - scans[0][0] < 1e9:
+            return ()
+        now = proc.all_stats(self.kernel.proc)
+        return busiest(scans[0][1], now, (now_ns - scans[0][0]) / 1e9, self._job_roots())
+
+
+@dataclass(frozen=True)
+class _Columns:
+    counters: tuple[Counter, ...]
+    is_fast: bool
+    times_N: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    def on(self, grid_N: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+        """Return each counter at other times: the last value before, of rates their slope."""
+        if len(self.times_N) < 2:
+            return {}
+        place_N = np.clip(np.searchsorted(self.times_N, grid_N), 1, len(self.times_N) - 1)
+        seconds_N = np.diff(self.times_N) / 1e9
+        found: dict[str, NDArray[np.float64]] = {}
+        for column, counter in enumerate(self.counters):
+            raw_N = self.values[:, column] * counter.scale
+            if counter.form == "rate":
+                found[counter.name] = (np.diff(raw_N) / np.maximum(seconds_N, 1e-9))[place_N - 1]
+            else:
+                found[counter.name] = raw_N[place_N]
+        return found
+
+    def digest(self) -> dict[str, CounterUse]:
+        if len(self.times_N) < 2:
+            return {}
+        seconds = float(self.times_N[-1] - self.times_N[0]) / 1e9
+        found: dict[str, CounterUse] = {}
+        for column, counter in enumerate(self.counters):
+            raw_N = self.values[:, column] * counter.scale
+            kept_N = raw_N[~np.isnan(raw_N)]
+            if len(kept_N) < 2 or seconds <= 0:
+                continue
+            if counter.form == "gauge":
+                use = _use(kept_N.mean(), kept_N.min(), kept_N.max(), seconds)
+            else:
+                increase = float(kept_N[-1] - kept_N[0])
+                slopes = np.diff(raw_N) / np.maximum(np.diff(self.times_N) / 1e9, 1e-9)
+                low, high = np.nanmin(slopes), np.nanmax(slopes)
+                is_count = counter.form == "count"
+                use = _use(increase / seconds, low, high, seconds, increase if is_count else None)
+            found[counter.name] = use
+        return found
+
+
+def _use(
+    mean: float, low: float, high: float, seconds: float, increase: float | None = None
+) -> CounterUse:
+    return CounterUse(
+        mean=_short(mean),
+        low=_short(low),
+        high=_short(high),
+        increase=None if increase is None else _short(increase),
+        seconds=_short(seconds),
+    )
+
+
+def _short(value: float) -> float:
+    """Five digits are more than any counter knows, and keep files small."""
+    number = float(value)
+    if not number or not math.isfinite(number):
+        return 0.0
+    return round(number, _DIGITS - 1 - math.floor(math.log10(abs(number))))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, PermissionError):
+        return f"{error.filename} may not be read"
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return f"this kernel has no {error.filename}"
+    return str(error)
+
+
+def busiest(
+    before: dict[int, proc.Stat],
+    after: dict[int, proc.Stat],
+    seconds: float,
+    job_roots: Iterable[int],
+) -> tuple[Neighbor, ...]:
+    """Return who else used the cores between two looks at all processes, the busiest first.
+
+    Kernel threads (children of pid 2) are left out, and what ended or began between the looks
+    counts with what is known of it.
+    """
+    own = {2, os.getpid()}
+    for root in job_roots:
+        own |= {root, *proc.descendants(root, after)}
+    own |= set(proc.descendants(os.getpid(), after))
+    found = []
+    for pid, stat in after.items():
+        if pid in own or stat.parent_pid == 2:
+            continue
+        old = before.get(pid)
+        is_same = old is not None and old.start_ticks == stat.start_ticks
+        used = stat.cpu_ns - (old.cpu_ns if is_same and old is not None else 0)
+        cores = used / 1e9 / max(seconds, 1e-3)
+        if cores >= _MIN_NEIGHBOR_CORES:
+            found.append(Neighbor(pid=pid, name=stat.name, cores=round(cores, 3)))
+    return tuple(sorted(found, key=lambda one: -one.cores)[:_MAX_NEIGHBORS])
