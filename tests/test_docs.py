@@ -109,6 +109,8 @@ def test_every_command_that_a_message_names_exists_with_its_options():
     for path in SOURCES:
         for text in strings(path):
             for name, rest in re.findall(r"(?:^|, or |: )eroica ([a-z]+)\b([^,;.\n]*)", text, re.M):
+                if name == "troubleshoots":
+                    continue  # what it is, not what is typed
                 seen += 1
                 assert name in known, f"{short(path)}: eroica {name}"
                 used = re.findall(r"(?<=\s)--[a-z][a-z-]*", rest.partition(" -- ")[0])
