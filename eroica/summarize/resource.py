@@ -29,6 +29,8 @@ _COUNTERS: dict[str, tuple[str, ...]] = {
     "python": (r"(?:training|main)_?thread\w*\.cpu|thread\.cpu", r"rank\.cpu|process\.cpu", r"cpu"),
 }
 _COUNTERS["op"] = _COUNTERS["python"]
+_NO_USE = re.compile(r"error|replay|recover|limit|width|wait|pressure|throttl|congest|discard|down")
+"""Counters that tell how a device is, not what it does."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ def find_counter(hardware: HardwareSamples, kind: str) -> NDArray[np.float64] | 
     """Return the samples of the resource that ``kind`` uses, several devices summed; else None."""
     for pattern in _COUNTERS[kind]:
         found = [
-            values for name, values in hardware.values_N.items() if re.search(pattern, name.lower())
+            values
+            for name, values in hardware.values_N.items()
+            if re.search(pattern, name.lower()) and not _NO_USE.search(name.lower())
         ]
         if found:
             used = np.nan_to_num(np.sum(found, axis=0), nan=0.0, posinf=0.0, neginf=0.0)
