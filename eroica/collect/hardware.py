@@ -7,19 +7,19 @@ A driver that hangs stops this thread and nothing else.
 """
 
 import logging
-import math
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.collect import cgroups, counters, nvml, proc
-from eroica.collect.counters import Counter, Kernel, Source
+from eroica.collect import cgroups, counters, infiniband, nvml, proc
+from eroica.collect.counters import Kernel, Source
+from eroica.collect.samples import Columns, Row, Track, busiest, shorten
 from eroica.columns import HardwareSamples
 from eroica.records import CounterUse, Neighbor
 
@@ -30,11 +30,6 @@ WINDOW_HZ = 100.0
 _FAST_ROWS = 3000
 _SLOW_ROWS = 300
 _HUNG_S = 5.0
-_MIN_NEIGHBOR_CORES = 0.02
-_MAX_NEIGHBORS = 5
-_DIGITS = 5
-
-Row = tuple[int, tuple[float, ...]]
 
 
 @dataclass
@@ -50,23 +45,6 @@ class Pace:
     def note(self, now_ns: int, cost_ns: float) -> None:
         self.cost_ns = 0.8 * self.cost_ns + 0.2 * cost_ns if self.cost_ns else cost_ns
         self.due_ns = now_ns + max(self.every_ns, self.cost_ns / self.share)
-
-
-@dataclass
-class _Track:
-    """One source and what it gave; ``owner`` is a rank, or None for the host."""
-
-    source: Source
-    owner: int | None
-    is_fast: bool
-    rows: deque[Row] = field(default_factory=deque)
-
-    def columns(self, since_ns: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return times N and values N x counters; rates and counts are still totals."""
-        rows = [row for row in self.rows if row[0] >= since_ns]
-        width = len(self.source.counters)
-        values = np.array([row[1] for row in rows], np.float64).reshape(len(rows), width)
-        return np.array([row[0] for row in rows], np.int64), values
 
 
 class HardwareSampler:
@@ -90,7 +68,7 @@ class HardwareSampler:
         self._gpus: nvml.Gpus | None = None
         self._is_opened = False
         self._job_roots = job_roots
-        self._tracks: list[_Track] = []
+        self._tracks: list[Track] = []
         self._ranks: dict[int, tuple[int, int, int]] = {}
         self._new_ranks: list[tuple[int, int, int, int]] = []
         self._groups: set[str] = set()
@@ -168,7 +146,7 @@ class HardwareSampler:
                 elsewhere += cost
         return elsewhere
 
-    def _read(self, track: _Track, now_ns: int) -> None:
+    def _read(self, track: Track, now_ns: int) -> None:
         values = tuple(track.source.read())
         with self._lock:
             track.rows.append((now_ns, values))
@@ -195,17 +173,17 @@ class HardwareSampler:
     def _open_host(self) -> None:
         kernel = self.kernel
         self._add("network counters", None, lambda: counters.network_source(kernel), is_fast=True)
-        for name, port in counters.infiniband_ports(kernel).items():
+        for name, port in infiniband.ports(kernel).items():
             self._add(
                 f"counters of {name}",
                 None,
-                lambda name=name, port=port: counters.infiniband_source(name, port),  # type: ignore[misc]
+                lambda name=name, port=port: infiniband.traffic_source(name, port),  # type: ignore[misc]
                 is_fast=True,
             )
             self._add(
                 f"errors of {name}",
                 None,
-                lambda name=name, port=port: counters.infiniband_errors(name, port),  # type: ignore[misc]
+                lambda name=name, port=port: infiniband.error_source(name, port),  # type: ignore[misc]
             )
         self._add("pressure", None, lambda: counters.pressure_source(kernel))
         self._add("memory events", None, lambda: counters.memory_source(kernel))
@@ -262,14 +240,14 @@ class HardwareSampler:
             return
         rows: deque[Row] = deque(maxlen=_FAST_ROWS if is_fast else _SLOW_ROWS)
         with self._lock:
-            self._tracks = [*self._tracks, _Track(source, owner, is_fast, rows)]
+            self._tracks = [*self._tracks, Track(source, owner, is_fast, rows)]
 
     # --- what was seen
 
-    def _seen(self, owners: tuple[int | None, ...], since_ns: int) -> "list[_Columns]":
+    def _seen(self, owners: tuple[int | None, ...], since_ns: int) -> list[Columns]:
         with self._lock:
             return [
-                _Columns(track.source.counters, track.is_fast, *track.columns(since_ns))
+                Columns(track.source.counters, track.is_fast, *track.columns(since_ns))
                 for track in self._tracks
                 if track.owner in owners
             ]
@@ -301,7 +279,7 @@ class HardwareSampler:
         if periods is not None and stopped is not None and periods.mean > 0:
             share = min(1.0, stopped.mean / periods.mean)
             found["cgroup.throttled"] = CounterUse(
-                mean=_short(share), low=0.0, high=_short(share), seconds=stopped.seconds
+                mean=shorten(share), low=0.0, high=shorten(share), seconds=stopped.seconds
             )
         return found
 
@@ -315,101 +293,9 @@ class HardwareSampler:
         return busiest(scans[0][1], now, (now_ns - scans[0][0]) / 1e9, self._job_roots())
 
 
-@dataclass(frozen=True)
-class _Columns:
-    counters: tuple[Counter, ...]
-    is_fast: bool
-    times_N: NDArray[np.int64]
-    values: NDArray[np.float64]
-
-    def on(self, grid_N: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-        """Return each counter at other times: the last value before, of rates their slope."""
-        if len(self.times_N) < 2:
-            return {}
-        place_N = np.clip(np.searchsorted(self.times_N, grid_N), 1, len(self.times_N) - 1)
-        seconds_N = np.diff(self.times_N) / 1e9
-        found: dict[str, NDArray[np.float64]] = {}
-        for column, counter in enumerate(self.counters):
-            raw_N = self.values[:, column] * counter.scale
-            if counter.form == "rate":
-                found[counter.name] = (np.diff(raw_N) / np.maximum(seconds_N, 1e-9))[place_N - 1]
-            else:
-                found[counter.name] = raw_N[place_N]
-        return found
-
-    def digest(self) -> dict[str, CounterUse]:
-        if len(self.times_N) < 2:
-            return {}
-        seconds = float(self.times_N[-1] - self.times_N[0]) / 1e9
-        found: dict[str, CounterUse] = {}
-        for column, counter in enumerate(self.counters):
-            raw_N = self.values[:, column] * counter.scale
-            kept_N = raw_N[~np.isnan(raw_N)]
-            if len(kept_N) < 2 or seconds <= 0:
-                continue
-            if counter.form == "gauge":
-                use = _use(kept_N.mean(), kept_N.min(), kept_N.max(), seconds)
-            else:
-                increase = float(kept_N[-1] - kept_N[0])
-                slopes = np.diff(raw_N) / np.maximum(np.diff(self.times_N) / 1e9, 1e-9)
-                low, high = np.nanmin(slopes), np.nanmax(slopes)
-                is_count = counter.form == "count"
-                use = _use(increase / seconds, low, high, seconds, increase if is_count else None)
-            found[counter.name] = use
-        return found
-
-
-def _use(
-    mean: float, low: float, high: float, seconds: float, increase: float | None = None
-) -> CounterUse:
-    return CounterUse(
-        mean=_short(mean),
-        low=_short(low),
-        high=_short(high),
-        increase=None if increase is None else _short(increase),
-        seconds=_short(seconds),
-    )
-
-
-def _short(value: float) -> float:
-    """Five digits are more than any counter knows, and keep files small."""
-    number = float(value)
-    if not number or not math.isfinite(number):
-        return 0.0
-    return round(number, _DIGITS - 1 - math.floor(math.log10(abs(number))))
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, PermissionError):
         return f"{error.filename} may not be read"
     if isinstance(error, FileNotFoundError) and error.filename:
         return f"this kernel has no {error.filename}"
     return str(error)
-
-
-def busiest(
-    before: dict[int, proc.Stat],
-    after: dict[int, proc.Stat],
-    seconds: float,
-    job_roots: Iterable[int],
-) -> tuple[Neighbor, ...]:
-    """Return who else used the cores between two looks at all processes, the busiest first.
-
-    Kernel threads (children of pid 2) are left out, and what ended or began between the looks
-    counts with what is known of it.
-    """
-    own = {2, os.getpid()}
-    for root in job_roots:
-        own |= {root, *proc.descendants(root, after)}
-    own |= set(proc.descendants(os.getpid(), after))
-    found = []
-    for pid, stat in after.items():
-        if pid in own or stat.parent_pid == 2:
-            continue
-        old = before.get(pid)
-        is_same = old is not None and old.start_ticks == stat.start_ticks
-        used = stat.cpu_ns - (old.cpu_ns if is_same and old is not None else 0)
-        cores = used / 1e9 / max(seconds, 1e-3)
-        if cores >= _MIN_NEIGHBOR_CORES:
-            found.append(Neighbor(pid=pid, name=stat.name, cores=round(cores, 3)))
-    return tuple(sorted(found, key=lambda one: -one.cores)[:_MAX_NEIGHBORS])
