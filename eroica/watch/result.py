@@ -1,9 +1,14 @@
 """What a watch of a job gives."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from eroica.columns import HardwareSamples, RankPatterns
 from eroica.records import JobEvidence
+
+if TYPE_CHECKING:
+    from eroica.watch.team import Team
+    from eroica.watch.wire import VerdictPlace
 
 
 @dataclass
@@ -23,3 +28,9 @@ class WatchResult:
     """Patterns of the job's own healthy time, where a window was had then."""
     hardware: list[HardwareSamples] = field(default_factory=list)
     """Counters of the last minute, of each rank and of the host."""
+    window: int | None = None
+    """Number of the window that the patterns are from."""
+    team: "Team | None" = None
+    """Of the host of rank 0 of a job on several: the others wait to hear where the verdict is."""
+    elsewhere: "VerdictPlace | None" = None
+    """Where the verdict is, if another host of the job has it."""

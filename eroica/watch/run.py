@@ -29,6 +29,7 @@ from eroica.watch.live import WatchedJob
 from eroica.watch.ranks import WatchedRank
 from eroica.watch.result import WatchResult
 from eroica.watch.stuck import StuckWatch
+from eroica.watch.team import Team
 from eroica.watch.watching import Collection
 
 logger = logging.getLogger(__name__)
@@ -102,6 +103,9 @@ class Watcher:
             self.job, self.folder, parameters, after_s, progress, self.hardware
         )
         self.stuck = StuckWatch(self.job, parameters, progress)
+        self.team = Team(self.job, progress=progress)
+        self.collection.join(self.team)
+        self._is_handed_on = False
         self.keep_traces = keep_traces
         self.learned_at: float | None = None
         self.warnings: list[str] = []
@@ -118,8 +122,11 @@ class Watcher:
         hint = None
         while hint is None:
             self.job.wait(TICK_S)
-            hint = self._turn()
-        return self._finish("" if hint == "unknown" else hint)
+            is_ended = self.command.exit_code() is not None
+            hint = self.team.agree(self._turn(), is_ended=is_ended)
+        result = self.team.join(self._finish("" if hint == "unknown" else hint))
+        self._is_handed_on = result.team is not None
+        return result
 
     def _turn(self) -> str | None:
         """Look once; return the hint when the watch is over."""
@@ -160,6 +167,7 @@ class Watcher:
         if hint == "failed" and self._others_wait_on():
             hint = "stuck"
         self.collection.finish(is_running=False)
+        self.team.await_gathered()
         code = self.command.end()
         patterns, evidence = self._conclude(captures, hint or None)
         return WatchResult(
@@ -170,6 +178,7 @@ class Watcher:
             seconds=time.monotonic() - self.started,
             warnings=self.warnings,
             hardware=self.samples,
+            window=self.collection.window_number,
         )
 
     def _note_hardware(self) -> None:
@@ -291,6 +300,8 @@ class Watcher:
 
     def close(self) -> None:
         """End what is left, whatever happened, and take the folder away."""
+        if not self._is_handed_on:
+            self.team.close()
         self.hardware.close()
         self.collection.close()
         self.command.end(grace_s=0.2)

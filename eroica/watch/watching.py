@@ -17,7 +17,9 @@ from eroica.watch.ranks import WatchedRank
 from eroica.watch.sampling import Profile
 from eroica.watch.stalls import StallWatch
 from eroica.watch.summaries import summarize_profiles, summarize_traces
+from eroica.watch.team import Team
 from eroica.watch.windows import Window, WindowTaker
+from eroica.watch.wire import WindowPlan
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +52,9 @@ class Collection:
         if hardware is not None:
             self.windows.on_change = hardware.set_window
         self.stalls = StallWatch(job, parameters)
+        self.team: Team | None = None
+        self.window_number: int | None = None
+        """Of the window that the patterns are from."""
         self.samples: dict[int, Samples] = {}
         self.problems: list[str] = []
         self._profile: Profile | None = None
@@ -114,13 +119,25 @@ class Collection:
                 self.progress("other Python threads are busy: sampling instead of profiling")
         if self._is_crowded:
             return
+        if self.team is not None and self.team.is_follower:
+            plan = self.team.next_window()
+            if plan is not None and not self._is_silent():
+                self._arm(plan)
+            return
         due = len(self.windows.done) < 2 and since > _SETTLE_S
         last = since > self.after_s - _LAST_LEAD_S and not self._is_last_taken
         if (due or last) and not self._is_silent():
             self._is_last_taken = self._is_last_taken or last
-            self._busy_since_ns = time.monotonic_ns()
-            if self.windows.arm(length_s=_LENGTH_S, pause_s=_PAUSE_S):
-                self.progress(f"window {len(self.windows.done) + 1}: profiling a few steps")
+            self._arm()
+
+    def _arm(self, plan: WindowPlan | None = None) -> None:
+        self._busy_since_ns = time.monotonic_ns()
+        if self.windows.arm(length_s=_LENGTH_S, pause_s=_PAUSE_S, plan=plan):
+            self.progress(f"window {len(self.windows.done) + 1}: profiling a few steps")
+
+    def join(self, team: Team) -> None:
+        """Take windows at the same steps as the other hosts of the job."""
+        self.team = self.windows.team = team
 
     def _is_silent(self) -> bool:
         """Whether no step has come for so long that none may come any more."""
@@ -193,6 +210,7 @@ class Collection:
             )
             self.problems += problems
             if found:
+                self.window_number = window.number
                 return found
         return summarize_profiles(self.samples, project_root=project_root, host=host)
 

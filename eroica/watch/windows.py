@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eroica.collect.asking import NoAnswer, ask
 from eroica.collect.hook import layout
@@ -20,14 +20,24 @@ from eroica.config import Parameters
 from eroica.units import NS_PER_S
 from eroica.watch.live import WatchedJob
 from eroica.watch.ranks import WatchedRank
+from eroica.watch.wire import WindowPlan
+
+if TYPE_CHECKING:
+    from eroica.watch.team import Team
 
 logger = logging.getLogger(__name__)
 
 _NS_PER_EVENT = 5_000  # stop() and export with stacks, measured: 2.7-4.1 us + 1.6 us
 _BYTES_PER_EVENT = 350
 _FIRST_STEPS = 2
+_LONG_STEP_NS = 1_000_000_000  # one such iteration may be all that the pause allows
+_OVER_BUDGET = (
+    "window: one iteration has about {number:.0f} events: taken without stacks, which are"
+    " sampled beside it"
+)
 _MAX_STEPS = 60
 _LEAD_S = 0.2  # for the request to reach all ranks before the step does
+_FAR_LEAD_S = 1.5  # the same over hosts
 
 _WORDS = {
     layout.STEP_OUT: (layout.W_BORDER_OPTIMIZER, layout.W_NUM_OPTIMIZER),
@@ -58,6 +68,7 @@ class Window:
     problems: list[str] = field(default_factory=list)
     opened: set[int] = field(default_factory=set)
     exports: dict[int, "Future[Any]"] = field(default_factory=dict)
+    has_stacks: bool = True
     start_ns: int = field(default_factory=time.time_ns)
     end_ns: int = 0
     """Unix time between which it was asked for and over."""
@@ -91,6 +102,8 @@ class WindowTaker:
         self.folder = folder
         self.parameters = parameters
         self.events_per_step: float | None = None
+        self.team: Team | None = None
+        """Hosts that take their windows at the same steps."""
         self.done: list[Window] = []
         self._current: Window | None = None
         self.on_change: Callable[[bool], None] = lambda is_open: None
@@ -101,25 +114,47 @@ class WindowTaker:
     def is_busy(self) -> bool:
         return self._current is not None
 
-    def arm(self, *, length_s: float, pause_s: float | None = None) -> bool:
-        """Ask all ranks for a window; False where none has a step to count on."""
+    def is_over_budget(self, pause_s: float | None = None) -> bool:
+        """Whether one iteration with stacks would pause the job too long; then without them."""
+        pause_ns = (pause_s or self.parameters.window_pause_s) * NS_PER_S
+        return (self.events_per_step or 0.0) * _NS_PER_EVENT > pause_ns
+
+    def arm(
+        self, *, length_s: float, pause_s: float | None = None, plan: WindowPlan | None = None
+    ) -> bool:
+        """Ask all ranks for a window; False where none has a step to count on.
+
+        With the ``plan`` of another host: of the same steps, if they are still to come.
+        """
         ranks = [r for r in self.job.alive if r.ring is not None and r.iteration.border]
         mean_ns = self.job.mean_step_ns()
         if self._current is not None or not ranks or mean_ns is None:
             return False
-        num_steps = _FIRST_STEPS
+        num_steps = _FIRST_STEPS if mean_ns < _LONG_STEP_NS else 1
         if self.events_per_step is not None:
             pause_s = pause_s or self.parameters.window_pause_s
             num_steps = steps_that_fit(
                 self.events_per_step, mean_ns, pause_s=pause_s, length_s=length_s
             )
-        number = len(self.done)
-        paths = {r.rank: self.folder / f"rank-{r.rank:05d}.{number}.json" for r in ranks}
-        limit_s = _LEAD_S + 4 * (num_steps + 3) * mean_ns / NS_PER_S + 5
-        window = Window(number, num_steps, time.monotonic(), limit_s, paths)
-        lead = math.ceil(_LEAD_S * NS_PER_S / mean_ns) + 1
+        is_leader = self.team is not None and self.team.is_leader
+        lead = math.ceil((_FAR_LEAD_S if is_leader else _LEAD_S) * NS_PER_S / mean_ns) + 1
         starts = find_starts({r.rank: _count(r) for r in ranks}, lead * _most_borders(ranks))
+        number = len(self.done)
+        if plan is not None:
+            if max(_count(r) for r in ranks) >= plan.start:
+                return False
+            number, num_steps = plan.number, min(_MAX_STEPS, plan.num_steps)
+            starts = dict.fromkeys(starts, plan.start)
+        paths = {r.rank: self.folder / f"rank-{r.rank:05d}.{number}.json" for r in ranks}
+        limit_s = _FAR_LEAD_S + 4 * (num_steps + 3) * mean_ns / NS_PER_S + 5
+        window = Window(number, num_steps, time.monotonic(), limit_s, paths)
+        if self.is_over_budget(pause_s):
+            window.has_stacks = False
+            window.problems.append(_OVER_BUDGET.format(number=self.events_per_step or 0))
         self._current = window
+        if is_leader and self.team is not None:
+            start = min(starts.values())
+            self.team.announce_window(WindowPlan(number=number, start=start, num_steps=num_steps))
         self.on_change(True)
         answers = {r.rank: self._pool.submit(self._arm_one, r, window, starts) for r in ranks}
         for rank, answer in answers.items():
@@ -146,6 +181,7 @@ class WindowTaker:
                 stop=start + window.num_steps * rank.iteration.borders_per_step,
                 max_s=self.parameters.window_s,
                 path=str(window.paths[rank.rank]),
+                stacks=window.has_stacks,
             )
         except NoAnswer as error:
             return f"window: {error}"
@@ -204,7 +240,7 @@ class WindowTaker:
         self.on_change(False)
         self.done.append(window)
         sizes = [path.stat().st_size for path in window.traces.values()]
-        if sizes:
+        if sizes and window.has_stacks:
             self.events_per_step = max(sizes) / _BYTES_PER_EVENT / max(1, window.num_steps)
         return window
 
