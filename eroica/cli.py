@@ -1,5 +1,6 @@
 """The command line: builds the app and prints every error in one place."""
 
+import io
 import logging
 import os
 import sys
@@ -8,7 +9,7 @@ import typer
 
 from eroica.commands import assist, diagnosing, fixing, incidents, jobs, reviewing, tools
 from eroica.errors import EroicaError
-from eroica.text import visible
+from eroica.text import SPELL_OUT, visible
 
 app = typer.Typer(
     name="eroica",
@@ -24,6 +25,7 @@ for room in (jobs, diagnosing, fixing, reviewing, incidents, assist, tools):
 
 def main() -> None:
     """Run one command; errors for the user go to stderr with their exit code, no traceback."""
+    _take_any_text()
     _configure_logging()
     try:
         status = app(prog_name="eroica", standalone_mode=False)
@@ -49,6 +51,13 @@ def main() -> None:
             3,
         )
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _take_any_text() -> None:
+    """In a locale without UTF-8 (LANG=C in a container) marks are spelled out, not an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=SPELL_OUT)
 
 
 def _configure_logging() -> None:

@@ -99,7 +99,9 @@ def strings(path):
             yield node.value
 
 
-def options_of(command):
+def options_of(command, rest):
+    group = getattr(command, "commands", {})
+    command = next((group[word] for word in rest.split() if word in group), command)
     return {name for parameter in command.params for name in parameter.opts} | {"--help"}
 
 
@@ -114,7 +116,9 @@ def test_every_command_that_a_message_names_exists_with_its_options():
                 seen += 1
                 assert name in known, f"{short(path)}: eroica {name}"
                 used = re.findall(r"(?<=\s)--[a-z][a-z-]*", rest.partition(" -- ")[0])
-                assert {*used} <= options_of(known[name]), f"{short(path)}: eroica {name}{rest}"
+                assert {*used} <= options_of(known[name], rest), (
+                    f"{short(path)}: eroica {name}{rest}"
+                )
     assert seen > 30
 
 
