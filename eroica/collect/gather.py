@@ -83,7 +83,7 @@ def gather(
         f"taking stacks of {len(captures)} ranks and {sum(map(len, children.values()))} children"
     )
     start = time.monotonic()
-    take_stacks(captures, children, are_children_wanted=num_samples == 1)
+    take_stacks(captures, children, are_children_wanted=num_samples == 1, folder=job.folder)
     if job.folder is not None:
         progress("asking the ranks for their Flight Recorders")
         _ask_all(job, captures, is_flight_wanted, answer_s)
@@ -95,7 +95,12 @@ def gather(
             )
     for number in range(1, num_samples):
         time.sleep(max(0.0, start + number * gap_s - time.monotonic()))
-        take_stacks(captures, children, are_children_wanted=number == num_samples - 1)
+        take_stacks(
+            captures,
+            children,
+            are_children_wanted=number == num_samples - 1,
+            folder=job.folder,
+        )
     for rank, capture in captures.items():
         capture.process = proc.read_process(capture.pid)
         states = (proc.read_process(pid) for pid in children.get(rank, []))
@@ -122,17 +127,24 @@ def take_stacks(
     children: dict[int, list[int]],
     *,
     are_children_wanted: bool = True,
+    folder: str | Path | None = None,
 ) -> None:
-    """Add one sample of all ranks, taken at the same time, to their captures."""
+    """Add one sample of all ranks, taken at the same time, to their captures.
+
+    Ranks that py-spy may not read look at themselves, where their hook is met in ``folder``.
+    """
     pids = [capture.pid for capture in captures.values()]
     if are_children_wanted:
         pids += [pid for some in children.values() for pid in some if _is_python(pid)]
     taken_ns = time.time_ns()
     result = spy.dump_all(pids, is_blocking=False)
+    inside = _look_inside(captures, result, folder) if folder is not None else {}
     for rank, capture in captures.items():
         threads = result[capture.pid]
         if isinstance(threads, str):
             _fall_back(capture, threads)
+            if rank in inside:
+                capture.stacks.append(_sample(capture.pid, inside[rank], taken_ns))
         else:
             capture.stacks.append(_sample(capture.pid, threads, taken_ns))
         for pid in children.get(rank, []) if are_children_wanted else []:
@@ -142,6 +154,29 @@ def take_stacks(
                     capture.missing.append(f"stacks of child {pid}: {threads}")
             else:
                 capture.children.append(_sample(pid, threads, taken_ns))
+
+
+def _look_inside(
+    captures: dict[int, RankCapture], result: dict[int, Threads | str], folder: str | Path
+) -> dict[int, Threads]:
+    """Return the threads of ranks that py-spy could not read, as their hooks see them."""
+    refused = [
+        rank
+        for rank, capture in captures.items()
+        if isinstance(result[capture.pid], str) and proc.is_alive(capture.pid)
+    ]
+    found: dict[int, Threads] = {}
+
+    def look(rank: int) -> None:
+        try:
+            found[rank] = ask(folder, rank, "threads", limit_s=0.5)
+        except NoAnswer as error:
+            logger.debug("stacks from inside: %s", error)
+
+    if refused:
+        with ThreadPoolExecutor(max_workers=16, thread_name_prefix="eroica-look") as pool:
+            list(pool.map(look, refused))
+    return found
 
 
 def _is_python(pid: int) -> bool:

@@ -23,7 +23,7 @@ from eroica.units import NS_PER_S, rank_phrase
 from eroica.watch import rules
 from eroica.watch.evidence import build, build_rank
 from eroica.watch.live import WatchedJob
-from eroica.watch.sampling import Profile
+from eroica.watch.profiles import JobProfile
 from eroica.watch.summaries import summarize_profiles, summarize_traces
 from eroica.watch.windows import WindowTaker
 
@@ -181,20 +181,16 @@ class _Looker:
         """Sample the whole tree; with the hook, take a window meanwhile."""
         self.progress(f"sampling {seconds:g} s")
         roots = [self.job.launcher_pid] if self.job.launcher_pid else self.job.pids
-        profiles = [Profile(pid, self.folder) for pid in roots]
-        for profile in profiles:
-            profile.start()
+        profile = JobProfile(self.watched, self.folder, roots=roots, seconds=seconds + 5)
+        profile.start()
         until = time.monotonic() + seconds
         if any(rank.ring is not None for rank in self.watched.ranks.values()):
             self._take_windows(until)
         while time.monotonic() < until:
             self.watched.tick()
             time.sleep(0.05)
-        pids = {rank.pid: rank.rank for rank in self.job.ranks.values()}
-        found: dict[int, Samples] = {}
-        for profile in profiles:
-            found |= profile.stop(pids)
-            self.problems += [profile.problem] if profile.problem else []
+        found = profile.stop()
+        self.problems += profile.problems
         return found
 
     def _take_windows(self, until: float) -> None:

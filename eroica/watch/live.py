@@ -1,6 +1,7 @@
 """The ranks of a live job as the agent sees them: rings, steps, signs of life, exits."""
 
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -19,6 +20,12 @@ from eroica.watch.rules import Activity
 logger = logging.getLogger(__name__)
 
 _SCHEDULE_EVERY_NS = 500_000_000
+_TRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+
+
+def needs_leave_to_trace(scope: Path = _TRACE_SCOPE) -> bool:
+    """Whether the kernel (Yama) lets a process be traced only by whom it names."""
+    return proc.read_text(str(scope)).strip() == "1"
 
 
 class WatchedJob:
@@ -76,6 +83,8 @@ class WatchedJob:
         if self.folder is not None:
             for rank, path in find_rings(self.folder).items():
                 self._take_ring(rank, path)
+        if needs_leave_to_trace():
+            self._ask_for_leave()
         now = time.monotonic_ns()
         if not self.root_pid:  # a detached agent: who has no ring is not its business
             return
@@ -129,6 +138,17 @@ class WatchedJob:
         """Whether a rank of which there is a newer process ended other than by itself."""
         rank.ending = rank.ending or ending_of(rank, self.folder)
         return rank.ending is not None and (rank.ending.is_failure or rank.ending.is_silent)
+
+    def _ask_for_leave(self) -> None:
+        """Have the hooks of new ranks allow this process and its children to trace them."""
+        for rank in self.alive:
+            is_ready = rank.ring is not None and rank.ring.position > 0
+            if is_ready and not rank.is_leave_asked and self.folder is not None:
+                rank.is_leave_asked = True
+                try:
+                    ask(self.folder, rank.rank, "allow_trace", limit_s=0.5, pid=os.getpid())
+                except NoAnswer as error:
+                    logger.debug("leave to trace: %s", error)
 
     def _scan(self) -> None:
         for job in find_jobs(below=self.root_pid):
@@ -202,7 +222,7 @@ class WatchedJob:
     def take_samples(self) -> None:
         """Take one stack sample of each living rank; the last few are kept."""
         captures = {r.rank: RankCapture(r.rank, r.live.pid, r.live.local_rank) for r in self.alive}
-        take_stacks(captures, {}, are_children_wanted=False)
+        take_stacks(captures, {}, are_children_wanted=False, folder=self.folder)
         for rank, capture in captures.items():
             watched = self.ranks[rank]
             watched.stacks = [*watched.stacks[-3:], *capture.stacks]

@@ -37,6 +37,8 @@ class WatchedRank:
     iteration: Iteration
     ring: RingReader | None = None
     ending: Ending | None = None
+    is_leave_asked: bool = False
+    """Whether its hook was asked to let us trace it."""
     stacks: list[StackSample] = field(default_factory=list)
     schedule: list[tuple[int, int]] = field(default_factory=list)
     """Main thread, (on a CPU, waiting for one) in ns: when learned, and last."""

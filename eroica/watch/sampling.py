@@ -174,6 +174,10 @@ class Profile:
     problem: str | None = None
     _recordings: list[Recording] = field(default_factory=list)
 
+    @property
+    def is_started(self) -> bool:
+        return bool(self._recordings)
+
     def start(self) -> None:
         """Begin; a missing permission is kept as ``problem``."""
         try:

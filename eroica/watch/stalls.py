@@ -72,7 +72,7 @@ class StallWatch:
         captures = {
             r.rank: RankCapture(r.rank, r.live.pid, r.live.local_rank) for r in self.job.alive
         }
-        take_stacks(captures, {}, are_children_wanted=False)
+        take_stacks(captures, {}, are_children_wanted=False, folder=self.job.folder)
         for rank, capture in captures.items():
             steps = self.job.ranks[rank].iteration
             for sample in capture.stacks:

@@ -1,12 +1,13 @@
 """Traces of windows to patterns, in the agent's own process and after the job."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from eroica.columns import HardwareSamples, RankPatterns
 from eroica.errors import EroicaError
-from eroica.records import Samples, Setting
+from eroica.records import Samples, Setting, Warning
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +22,6 @@ def summarize_traces(
 
     ``hardware`` gives a rank's counters in the window, where there are any to compute mu from.
     """
-    from dataclasses import replace
-
     from eroica.read.kineto import read_timeline
     from eroica.summarize import summarize
 
@@ -54,3 +53,45 @@ def summarize_profiles(
         summarize_samples(one, rank=rank, project_root=project_root, host=host)
         for rank, one in sorted(samples.items())
     ]
+
+
+def with_sampled_python(
+    windows: Sequence[RankPatterns], sampled: Sequence[RankPatterns]
+) -> list[RankPatterns]:
+    """Add to windows without stacks the Python functions of a sampling profile beside them.
+
+    What operators and collectives leave of the window's critical path is Python's; it is dealt
+    out over the sampled Python functions by their samples.
+    """
+    by_rank = {one.rank: one for one in sampled}
+    return [
+        _join(window, by_rank[window.rank]) if window.rank in by_rank else window
+        for window in windows
+    ]
+
+
+def _join(window: RankPatterns, sampled: RankPatterns) -> RankPatterns:
+    import numpy as np
+
+    chosen = [i for i, function in enumerate(sampled.functions) if function.kind == "python"]
+    known = {function.id for function in window.functions}
+    chosen = [i for i in chosen if sampled.functions[i].id not in known]
+    shares = sampled.beta_F[chosen]
+    left, wanted = max(0.0, 1.0 - float(window.beta_F.sum())), float(shares.sum())
+    scale = min(1.0, left / wanted) if wanted > 0 else 0.0
+    nothing = np.zeros(len(chosen), np.float32)
+    reference = window.reference_F
+    return replace(
+        window,
+        functions=(*window.functions, *(sampled.functions[i] for i in chosen)),
+        beta_F=np.concatenate([window.beta_F, shares * np.float32(scale)]),
+        mu_F=np.concatenate([window.mu_F, sampled.mu_F[chosen]]),
+        sigma_F=np.concatenate([window.sigma_F, sampled.sigma_F[chosen]]),
+        count_F=np.concatenate([window.count_F, sampled.count_F[chosen]]),
+        total_ns_F=np.concatenate([window.total_ns_F, sampled.total_ns_F[chosen]]),
+        reference_F=None if reference is None else np.concatenate([reference, nothing]),
+        warnings=(
+            *window.warnings,
+            Warning(file=None, what="Python functions of this window are sampled"),
+        ),
+    )

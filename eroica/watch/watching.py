@@ -13,10 +13,10 @@ from eroica.watch import warm
 from eroica.watch.frames import is_hook_file
 from eroica.watch.hardware import HardwareWatch, counters_in
 from eroica.watch.live import WatchedJob
+from eroica.watch.profiles import JobProfile
 from eroica.watch.ranks import WatchedRank
-from eroica.watch.sampling import Profile
 from eroica.watch.stalls import StallWatch
-from eroica.watch.summaries import summarize_profiles, summarize_traces
+from eroica.watch.summaries import summarize_profiles, summarize_traces, with_sampled_python
 from eroica.watch.team import Team
 from eroica.watch.windows import Window, WindowTaker
 from eroica.watch.wire import WindowPlan
@@ -57,7 +57,7 @@ class Collection:
         """Of the window that the patterns are from."""
         self.samples: dict[int, Samples] = {}
         self.problems: list[str] = []
-        self._profile: Profile | None = None
+        self._profile: JobProfile | None = None
         self._is_profile_of_training = False
         self._learned_at: float | None = None
         self._seen_at: float | None = None
@@ -92,16 +92,14 @@ class Collection:
             self._start_profile()
 
     def _start_profile(self) -> None:
-        self._profile = Profile(self.job.root_pid, self.folder)
+        self._profile = JobProfile(self.job, self.folder, roots=[self.job.root_pid])
         self._profile.start()
 
     def _end_profile(self) -> None:
         if self._profile is None:
             return
-        pids = {rank.live.pid: rank.rank for rank in self.job.ranks.values()}
-        self.samples = self._profile.stop(pids)
-        if self._profile.problem:
-            self.problems.append(self._profile.problem)
+        self.samples = self._profile.stop()
+        self.problems += [text for text in self._profile.problems if text not in self.problems]
         self._profile = None
 
     def _poll_windows(self, now: float) -> None:
@@ -201,7 +199,7 @@ class Collection:
         host: str,
     ) -> list[RankPatterns]:
         """Return one pattern a rank: of a window, else of the sampling profile."""
-        window = self.best_window()
+        window, found = self.best_window(), list[RankPatterns]()
         warm.stop(self._warming)
         if window is not None:
             self.progress(f"reading {len(window.traces)} traces")
@@ -211,8 +209,10 @@ class Collection:
             self.problems += problems
             if found:
                 self.window_number = window.number
-                return found
-        return summarize_profiles(self.samples, project_root=project_root, host=host)
+                if window.has_stacks:
+                    return found
+        sampled = summarize_profiles(self.samples, project_root=project_root, host=host)
+        return with_sampled_python(found, sampled) if found else sampled
 
     def close(self) -> None:
         warm.stop(self._warming)

@@ -73,7 +73,7 @@ def step() -> None:
 def _attach(rank: int | None = None, world_size: int | None = None) -> Ring | None:
     import types
 
-    from . import control, exits, facts, loops, window
+    from . import control, exits, facts, loops, sampler, window
     from .folder import find_folder, is_child_of_rank, is_shared, sweep
 
     folder = find_folder()
@@ -92,8 +92,9 @@ def _attach(rank: int | None = None, world_size: int | None = None) -> Ring | No
     loops.install(ring)
     windows = window.Windows(ring, folder)
     ring.on_border = windows.at_border
-    exits.install(ring, folder, windows)
-    control.start(ring, folder, windows)
+    samples = sampler.Sampler(windows)
+    exits.install(ring, folder, windows, samples)
+    control.start(ring, folder, windows, samples)
     if not is_shared():
         from .launch import start_agent
 

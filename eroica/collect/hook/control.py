@@ -14,11 +14,11 @@ import os
 import socket
 from typing import Any
 
-from . import dumps, facts, guard
+from . import dumps, facts, guard, sampler
 from .layout import W_LOCAL_RANK, W_RANK, W_SIGNAL
 
 
-def start(ring: Any, folder: str, windows: Any) -> None:
+def start(ring: Any, folder: str, windows: Any, samples: Any) -> None:
     rank = ring.words[W_RANK]
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     path = os.path.join(folder, f"rank-{rank:05d}.sock")
@@ -34,7 +34,9 @@ def start(ring: Any, folder: str, windows: Any) -> None:
         "flight": lambda request: dumps.write_flight(request["path"]),
         "collectives": lambda request: dumps.collective_status(),
         "stacks": lambda request: dumps.write_stacks(request["path"]),
-        "sample": lambda request: dumps.sample(request["path"], request["hz"], request["seconds"]),
+        "threads": lambda request: sampler.threads(),
+        "sample": lambda request: samples.start(request["path"], request["hz"], request["seconds"]),
+        "sample_stop": lambda request: samples.stop(),
         "facts": lambda request: facts.write(request["path"]),
         "allow_trace": lambda request: dumps.allow_trace(request.get("pid", -1)),
         "window": lambda request: windows.arm(request),

@@ -1,4 +1,4 @@
-"""What the hook can tell of its own process on request: Flight Recorder, stacks, samples."""
+"""What the hook can tell of its own process on request: Flight Recorder and stacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from typing import Any
 
 
@@ -67,40 +66,6 @@ def write_stacks(path: str) -> int:
     with open(path, "wb") as stream:
         faulthandler.dump_traceback(file=stream, all_threads=True)
         return stream.tell()
-
-
-def sample(path: str, hz: float, seconds: float) -> int:
-    """Sample this process's stacks from inside; for hosts where py-spy may not trace.
-
-    Writes py-spy's raw format. A thread that holds the GIL in C delays the sample.
-    """
-    counts: dict[str, int] = {}
-    own = threading.get_ident()
-    until = time.monotonic() + min(seconds, 60.0)
-    number = 0
-    while time.monotonic() < until:
-        names = {t.ident: (t.native_id, t.name) for t in list(vars(threading)["_active"].values())}
-        for ident, frame in sys._current_frames().items():
-            if ident != own:
-                line = _folded(names.get(ident, (ident, "?")), frame)
-                counts[line] = counts.get(line, 0) + 1
-        number += 1
-        time.sleep(1.0 / hz)
-    with open(path, "w", encoding="utf-8") as stream:
-        for line, count in counts.items():
-            stream.write(f"{line} {count}\n")
-    return number
-
-
-def _folded(thread: tuple[Any, ...], frame: Any) -> str:
-    parts: list[str] = []
-    while frame is not None and len(parts) < 200:
-        code = frame.f_code
-        name = getattr(code, "co_qualname", code.co_name)
-        parts.append(f"{name} ({code.co_filename}:{frame.f_lineno})")
-        frame = frame.f_back
-    parts.append("thread ({}): {}".format(*thread))
-    return ";".join(reversed(parts))
 
 
 def allow_trace(pid: int) -> bool:

@@ -18,7 +18,7 @@ from .places import places_of_traceback
 _MAX_THREAD_ERRORS = 20
 
 
-def install(ring: Any, folder: str, windows: Any) -> None:
+def install(ring: Any, folder: str, windows: Any, samples: Any) -> None:
     rank = ring.words[W_RANK]
     base = os.path.join(folder, f"rank-{rank:05d}")
     story: dict[str, Any] = {"pid": os.getpid(), "clean": False, "thread_errors": []}
@@ -46,6 +46,8 @@ def install(ring: Any, folder: str, windows: Any) -> None:
         if "torch._C._distributed_c10d" in sys.modules:
             with guard.quietly("the last Flight Recorder"):
                 dumps.write_flight(base + ".flight")
+        with guard.quietly("ending a sampling profile"):
+            samples.stop(1.0)
         # The interpreter must not end while C++ holds a running profiler.
         with guard.quietly("ending a window"):
             windows.finish()

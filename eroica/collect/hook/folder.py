@@ -38,7 +38,7 @@ def leave(folder: str, rank: int) -> None:
     Where an agent attends the folder, how the rank ended stays for it to read; it cleans up.
     """
     os.unlink(os.path.join(folder, "pid-{}".format(os.getpid())))
-    if os.path.exists(os.path.join(folder, "agent.lock")):
+    if _is_attended(folder):
         return
     if any(name.startswith("pid-") for name in os.listdir(folder)):
         for end in (".ring", ".sock", ".fault", ".facts.json", ".exit.json"):
@@ -46,6 +46,20 @@ def leave(folder: str, rank: int) -> None:
                 os.unlink(os.path.join(folder, "rank-{:05d}{}".format(rank, end)))
     else:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_attended(folder: str) -> bool:
+    """Whether a living agent holds the folder's lock; one that was killed holds it no more."""
+    import fcntl
+
+    try:
+        with open(os.path.join(folder, "agent.lock")) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def sweep() -> None:

@@ -29,6 +29,8 @@ class Windows:
         self.ring = ring
         self.folder = folder
         self.result: dict[str, Any] = {}
+        self.has_stacks = False
+        """Whether a window is open that records each call of each thread."""
         self._lock = threading.RLock()
         self._request: dict[str, Any] | None = None
         self._profiler: Any = None
@@ -45,8 +47,9 @@ class Windows:
         with self._lock:
             if not self._is_possible:
                 raise RuntimeError("this torch's profiler cannot be watched")
-            if self._profiler is not None or self._closed is not None:
+            if self._profiler is not None:
                 raise RuntimeError("a window is open")
+            self._closed = None  # its agent died before it was exported: nobody waits for it
             self._request = dict(request)
             self.result = {"id": request["id"], "state": "armed"}
             self.ring.words[request["word"]] = request["start"]
@@ -124,6 +127,7 @@ class Windows:
         finally:
             self._is_ours.me = False
         self._profiler = profiler
+        self.has_stacks = bool(request.get("stacks", True))
         late = max(0, count - request["start"])
         self.result.update(
             state="open", first=count, late=late, path=request["path"], start_ns=time.monotonic_ns()
@@ -140,6 +144,7 @@ class Windows:
             profiler.__exit__(None, None, None)
         finally:
             self._is_ours.me = False
+            self.has_stacks = False
             self.ring.words[W_WINDOW] = 0
         now = time.monotonic_ns()
         self._closed = profiler
