@@ -2,7 +2,8 @@
 
 ## What it does
 Where one function holds lock A and then takes B, while other code holds B and then takes A,
-takes both in the other code's order: `with b, a:`.
+takes both in the other code's order: `with b, a:`. Where the two are locks of one kind that
+arguments bring along (`source.lock`, `target.lock`), takes them in the order of their identity.
 
 ## Why it hurts
 Two threads that each hold one of the locks wait for each other for ever, and with them every
@@ -18,7 +19,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import calls_here, definitions
-from eroica.fix.tree import Source, code, dotted, find, walk
+from eroica.fix.tree import Source, code, dotted, find, names, walk
 
 CODE = "THR001"
 ANSWERS = frozenset({"thread_lock_deadlock"})
@@ -59,6 +60,39 @@ class Log:
             print(self.feed.served)
 """,
     ),
+    Example(
+        before="""\
+class Account:
+    def pay(self, other, n):
+        with self.mutex:
+            self.rows -= n
+            with other.mutex:  # <-- here
+                other.rows += n
+        return n
+""",
+        after="""\
+class Account:
+    def pay(self, other, n):
+        first, second = sorted((self.mutex, other.mutex), key=id)
+        with first, second:
+            self.rows -= n
+            other.rows += n
+        return n
+""",
+    ),
+    Example(
+        before="""\
+def exchange(left, right):
+    with left.lock, right.lock:  # <-- here
+        left.row, right.row = right.row, left.row
+""",
+        after="""\
+def exchange(left, right):
+    first, second = sorted((left.lock, right.lock), key=id)
+    with first, second:
+        left.row, right.row = right.row, left.row
+""",
+    ),
 )
 KEEPS = (
     Example(
@@ -75,6 +109,15 @@ class Log:
                 print(2)
 """
     ),
+    Example(
+        before="""\
+def drain(pool):
+    with pool.lock:
+        rows = list(pool.rows)
+    with pool.other.lock:  # <-- here
+        print(rows)
+"""
+    ),
 )
 
 
@@ -82,33 +125,66 @@ def fix(context: Context) -> FixerResult | None:
     """Reorder the nested pair; None where no two locks are taken in both orders."""
     orders = _orders(context)
     for source, outer in context.every(cst.With, 0.4):
+        if len(outer.items) == 2:
+            result = _by_identity(context, source, outer, None)
+            if result is not None:
+                return result
         if not _is_lock(outer):
             continue
         for inner in find(outer.body, cst.With):
             if not _is_lock(inner) or source.parent(inner) is not outer.body:
                 continue
             first, second = _lock(outer), _lock(inner)
-            if first == second or (second, first) not in orders:
-                continue
-            return _swap(context, source, outer, inner)
+            if first == second:
+                result = _by_identity(context, source, outer, inner)
+                if result is not None:
+                    return result
+            elif (second, first) in orders:
+                return _swap(context, source, outer, inner)
     return None
 
 
-def _is_lock(node: cst.With) -> bool:
-    text = _lock(node).lower()
-    return (
-        len(node.items) == 1
-        and bool(text)
-        and any(w in text for w in ("lock", "mutex", "cond", "sem"))
+def _by_identity(
+    context: Context, source: Source, outer: cst.With, inner: cst.With | None
+) -> FixerResult | None:
+    """Two locks of one kind, whose order is that of the arguments."""
+    items = [item.item for item in (outer.items if inner is None else (*outer.items, *inner.items))]
+    locks = [dotted(item) for item in items]
+    function = source.function_of(outer)
+    if function is None or {"first", "second"} & names(function):
+        return None
+    if locks[0] == locks[1] or len({lock.rpartition(".")[2] for lock in locks}) != 1:
+        return None
+    owners = {lock.rpartition(".")[0] for lock in locks}
+    given = {p.name.value for p in function.params.params}
+    if not _sounds_like_lock(locks[0]) or not owners <= given:
+        return None
+    edits = Edits(source)
+    if inner is not None:
+        edits.replace(inner, list(inner.body.body))
+    edits.before(outer, f"first, second = sorted(({', '.join(locks)}), key=id)")
+    both = [cst.WithItem(cst.Name(name)) for name in ("first", "second")]
+    edits.replace(outer, lambda node: node.with_changes(items=both))  # type: ignore[arg-type]
+    return context.result(
+        edits,
+        why=f"{source.path}:{source.line(outer)} takes {locks[0]}, then {locks[1]}; called with "
+        "the two the other way round in another thread, each holds what the other wants.",
+        behaviour="Both locks are held for the whole block, and always taken in one order.",
+        score=0.95 * context.closeness(source, inner or outer),
     )
+
+
+def _is_lock(node: cst.With) -> bool:
+    return len(node.items) == 1 and _sounds_like_lock(_lock(node))
+
+
+def _sounds_like_lock(name: str) -> bool:
+    last = name.rpartition(".")[2].lower()
+    return any(word in last for word in ("lock", "mutex", "cond", "sem"))
 
 
 def _lock(node: cst.With) -> str:
     return dotted(node.items[0].item).rpartition(".")[2]
-
-
-def _key(source: Source, node: cst.With) -> str:
-    return _lock(node)
 
 
 def _orders(context: Context) -> set[tuple[str, str]]:

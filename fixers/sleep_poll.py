@@ -8,7 +8,8 @@ cleared and waited for. Where that is not possible, shortens the sleep.
 What is ready right after a look is noticed one sleep later, in every step.
 
 ## When it is wrong
-The flag is set in another process: an event of threads does not cross that border.
+The flag is set in another process: an event of threads does not cross that border. What never
+comes is not helped by looking more often: of a stuck job nothing is changed.
 """
 
 import libcst as cst
@@ -90,11 +91,25 @@ def wait(flag):
         time.sleep(0.0001)
 """,
     ),
+    Example(
+        category="polling_wait",
+        symptom="stuck",
+        before="""\
+import os
+import time
+
+def wait(path):
+    while not os.path.exists(path):  # <-- here
+        time.sleep(0.1)
+""",
+    ),
 )
 
 
 def fix(context: Context) -> FixerResult | None:
     """Wait for the event; None where no loop near the cause sleeps and looks."""
+    if context.symptom in ("stuck", "failed"):
+        return None
     for source, loop in context.every(cst.While, 0.6):
         body = list(loop.body.body)
         call = called(body[0]) if len(body) == 1 else None

@@ -56,6 +56,7 @@ class Example:
     category: str = ""
     """The cause's category; empty: the first of ANSWERS in order."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    symptom: str = "slow"
 
 
 class Fixer(Protocol):
@@ -83,6 +84,8 @@ class Context:
     spots: tuple[Spot, ...]
     settings: tuple[Setting, ...] = ()
     world_size: int = 1
+    symptom: str = "slow"
+    """Of the job: what makes a slow one faster does not free a stuck one."""
 
     @cached_property
     def files(self) -> tuple[Source, ...]:
@@ -113,8 +116,8 @@ class Context:
         )
 
     def is_named(self, source: Source, node: cst.CSTNode) -> bool:
-        """True where a node lies in a function that the cause names."""
-        function = source.function_of(node)
+        """True where a node is, or lies in, a function that the cause names."""
+        function = node if isinstance(node, cst.FunctionDef) else source.function_of(node)
         return any(s.source is source and s.function is function for s in self.spots)
 
     @cached_property
@@ -144,7 +147,7 @@ class Context:
             return 0.9
         if self.is_named(source, node):
             return 0.8
-        function = source.function_of(node)
+        function = node if isinstance(node, cst.FunctionDef) else source.function_of(node)
         if any(f is function for _, f in self.reached):
             return 0.6
         return 0.4 if any(spot.source is source for spot in self.spots) else 0.3

@@ -180,6 +180,12 @@ class Edits:
         """Add a function below the imports."""
         self._helpers.append(text)
 
+    def edited(self, statement: cst.CSTNode) -> cst.CSTNode:
+        """Return one statement with the edits made inside of it so far."""
+        new = statement.visit(_Apply(self))
+        assert isinstance(new, cst.CSTNode)
+        return new
+
     def text(self) -> str:
         module = self.source.module.visit(_Apply(self))
         module = with_imports(module, self._imports)

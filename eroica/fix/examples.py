@@ -46,7 +46,9 @@ def context_of(fixer: Fixer, example: Example, text: str | None = None) -> Conte
         action="patch",
     )
     settings = tuple(Setting(key=k, value=v) for k, v in example.settings.items())
-    return Context(cause, {FILE: source}, tuple(spots), settings, world_size=2)
+    return Context(
+        cause, {FILE: source}, tuple(spots), settings, world_size=2, symptom=example.symptom
+    )
 
 
 def outcome(fixer: Fixer, example: Example, text: str | None = None) -> str | None:

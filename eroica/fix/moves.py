@@ -1,5 +1,6 @@
 """Taking statements that all ranks must reach out of a condition that only some ranks meet."""
 
+import re
 from collections.abc import Callable, Sequence
 
 import libcst as cst
@@ -16,7 +17,7 @@ from eroica.fix.facts import (
     ranked,
     reaches_collective,
 )
-from eroica.fix.tree import Function, Source, code, dotted, find, names, single
+from eroica.fix.tree import Function, Source, code, dotted, find, names, single, walk
 
 Test = Callable[[cst.CSTNode], bool]
 
@@ -82,17 +83,10 @@ def regroup(
     if not apart or not body:
         return False
     shared = shared_statements(source, list(body), leads)
-    groups: list[tuple[bool, list[cst.BaseStatement]]] = []
-    for statement in body:
-        is_shared = statement in shared
-        if groups and groups[-1][0] == is_shared:
-            groups[-1][1].append(statement)
-        else:
-            groups.append((is_shared, [statement]))
     test = cst.parse_expression(joined(apart))
     new: list[cst.BaseStatement] = []
     own_done = False
-    for is_shared, statements in groups:
+    for is_shared, statements in in_groups(body, shared):
         if is_shared:
             new.extend(statements)
             continue
@@ -113,6 +107,92 @@ def regroup(
         new[0] = new[0].with_changes(leading_lines=lead)
     edits.replace(node, new)
     return True
+
+
+def in_groups(
+    body: Sequence[cst.BaseStatement], shared: set[cst.CSTNode]
+) -> list[tuple[bool, list[cst.BaseStatement]]]:
+    """Return the runs of statements that are shared by all ranks, and of those that are not."""
+    groups: list[tuple[bool, list[cst.BaseStatement]]] = []
+    for statement in body:
+        is_shared = statement in shared
+        if groups and groups[-1][0] == is_shared:
+            groups[-1][1].append(statement)
+        else:
+            groups.append((is_shared, [statement]))
+    return groups
+
+
+def meets_all(
+    source: Source, node: cst.CSTNode, sources: tuple[Source, ...], depth: int = 3
+) -> bool:
+    """True where all ranks meet at or below a node: in a collective of no group, or at a store."""
+    for call in calls_here(node):
+        if is_collective(source, call) and not any(
+            arg.keyword is not None and arg.keyword.value == "group" for arg in call.args
+        ):
+            return True
+        if _STORE.fullmatch(dotted(call.func)):
+            return True
+        for other, function in definitions(source, call, sources) if depth else ():
+            if meets_all(other, function.body, sources, depth - 1):
+                return True
+    return False
+
+
+_STORE = re.compile(r"(?:.*[._])?store\.(?:wait|get)", re.I)
+
+
+def hoist(
+    edits: Edits, statements: Sequence[cst.BaseStatement], sources: tuple[Source, ...]
+) -> list[str] | None:
+    """Give a name to each call inside of compound statements in which all ranks meet.
+
+    Returns the assignments to be made before the statements; None where a call needs what only
+    the statements make.
+    """
+    source, lines = edits.source, []
+    taken = names(source.function_of(statements[0]) or source.module)
+    made: set[str] = set()
+    for statement in statements:
+        made |= _bound(statement)
+        if not isinstance(statement, cst.BaseCompoundStatement):
+            continue
+        for call in _meeting_calls(source, statement, sources):
+            if names(call) & made:
+                return None
+            name = code(call.func).rpartition(".")[2] + "_of_all"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            lines.append(f"{name} = {code(call)}")
+            edits.replace(call, cst.Name(name))
+    return lines
+
+
+def _bound(statement: cst.CSTNode) -> set[str]:
+    """The names a statement gives a value to."""
+    found: set[str] = set()
+    for node in walk(statement):
+        if isinstance(node, cst.AssignTarget | cst.For | cst.AugAssign | cst.NamedExpr):
+            found |= names(node.target)
+        elif isinstance(node, cst.AsName):
+            found |= names(node.name)
+    return found
+
+
+def _meeting_calls(
+    source: Source, node: cst.CSTNode, sources: tuple[Source, ...]
+) -> list[cst.Call]:
+    """The outermost calls below a node that return a value all ranks have to meet for."""
+    if isinstance(node, cst.Call):
+        deep = any(
+            meets_all(other, function.body, sources, 2)
+            for other, function in definitions(source, node, sources)
+        )
+        if deep or is_collective(source, node):
+            return [node]
+    return [c for child in node.children for c in _meeting_calls(source, child, sources)]
 
 
 def callees(

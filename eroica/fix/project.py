@@ -128,7 +128,7 @@ class Tree:
             except (OSError, UnicodeDecodeError):
                 continue
             if is_importer:
-                self.load(path)
+                self.load_with_imports([path])  # callers' helpers lead to collectives too
 
     def _module_file(self, importer: str, target: str) -> str | None:
         folder = PurePosixPath(importer).parent

@@ -81,6 +81,7 @@ def make_context(
         spots=spots,
         settings=settings,
         world_size=incident.job.world_size,
+        symptom=incident.symptom,
     )
 
 
