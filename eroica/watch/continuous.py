@@ -9,7 +9,7 @@ import contextlib
 import logging
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,13 +20,15 @@ from eroica.records import JobEvidence, Samples
 from eroica.units import NS_PER_S
 from eroica.watch import rules
 from eroica.watch.evidence import build, build_rank, read_exit
+from eroica.watch.following import Following
 from eroica.watch.hardware import HARDWARE_NS, HardwareWatch, counters_in
 from eroica.watch.live import WatchedJob
+from eroica.watch.profiles import JobProfile
 from eroica.watch.result import WatchResult
-from eroica.watch.sampling import Profile
 from eroica.watch.stalls import StallWatch
 from eroica.watch.stuck import StuckWatch
-from eroica.watch.summaries import summarize_profiles, summarize_traces
+from eroica.watch.summaries import summarize_profiles, summarize_traces, with_sampled_python
+from eroica.watch.team import Team
 from eroica.watch.watching import has_busy_threads
 from eroica.watch.windows import Window, WindowTaker
 
@@ -68,6 +70,17 @@ class Continuous:
         self.hardware = HardwareWatch(job)
         self.windows.on_change = self.hardware.set_window
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eroica-read")
+        self.team = self.windows.team = Team(job, progress=progress)
+        self.following = Following(
+            job,
+            self.team,
+            self.windows,
+            self._pool,
+            evidence=self.evidence,
+            read=self._read,
+            start_profile=self._start_profile,
+            progress=progress,
+        )
         self._baseline: Future[list[RankPatterns]] | None = None
         self.state = "starting"
         self.recent_ns: float | None = None
@@ -76,6 +89,8 @@ class Continuous:
         self._told: str | None = None
         self._told_position = 0
         self._told_pids: set[int] = set()
+        self.problems: list[str] = []
+        """What could not be had, for the next incident."""
         self._refreshed_at = 0.0
         self._is_baseline_taken = False
 
@@ -104,6 +119,7 @@ class Continuous:
             self.job.refresh()
         self.job.tick()
         self.hardware.poll()
+        self.team.poll(now)
         if self._told is not None and self._position() > self._told_position + 40:
             self.progress("steps come again")
             self._told = None
@@ -131,18 +147,23 @@ class Continuous:
         return is_new
 
     def _judge(self, now: float) -> None:
-        if self._has_new_failure():
+        has_failed, is_stuck = self._has_new_failure(), self.stuck.poll(now)
+        if self.team.is_follower:
+            self.state = "training" if self.job.is_learned else "starting"
+            self.following.turn(now, has_new_failure=has_failed, is_stuck=is_stuck)
+        elif has_failed or self.following.has_failed or self.team.has_failed_elsewhere:
+            self.following.has_failed = False
             self._tell("failed", time.time_ns())
-        elif self.stuck.poll(now):
+        elif self.team.is_stuck(is_stuck):
             self._tell("stuck", self.stuck.onset_ns)
         elif self.job.is_learned:
             self.state = "training"
             if not self._is_baseline_taken and self._num_steps() > _SETTLE_STEPS:
                 self._is_baseline_taken = True
-                windows, _ = self._take_windows()
+                windows, samples = self._take_windows()
                 self._skip_steps()
                 # Read beside the loop: steps go on, and the rule is to see them.
-                self._baseline = self._pool.submit(self._read, windows)
+                self._baseline = self._pool.submit(self._read, windows, samples)
             elif self._feed() and self.rule.mean_ns is not None:
                 if self.policy.allows(now, self.rule.mean_ns):
                     self.policy.note(now, self.rule.mean_ns)
@@ -185,10 +206,7 @@ class Continuous:
         windows, samples = self._take_windows(is_sampled=True)
         self._skip_steps()
         self._measure_now()
-        patterns = self._read(windows)
-        if not patterns and samples:
-            host = self.job.live_job().host
-            patterns = summarize_profiles(samples, project_root=self.source_root, host=host)
+        patterns = self._read(windows, samples)
         self._tell("slow", time.time_ns(), patterns, samples)
         self._told = None  # the policy says when the next one may come
 
@@ -204,32 +222,45 @@ class Continuous:
             self.recent_ns = statistics.median(fresh)
 
     def _take_windows(self, *, is_sampled: bool = False) -> tuple[list[Window], dict[int, Samples]]:
-        profiles = self._start_profiles() if is_sampled else []
+        profile = self._start_profile() if is_sampled else None
         until = time.monotonic() + _SAMPLE_S
         first = len(self.windows.done)
         if not has_busy_threads(self.job):
             for _ in range(2):
+                # A window without stacks says nothing of Python: samples beside it do.
+                if profile is None and self.windows.is_over_budget():
+                    profile = self._start_profile()
                 if self.windows.arm(length_s=self.parameters.window_s):
                     self.windows.finish(self.parameters.window_s + 10)
-        while profiles and time.monotonic() < until:
-            time.sleep(TICK_S)
-            self.job.tick()
-        pids = {rank.live.pid: rank.rank for rank in self.job.ranks.values()}
         samples: dict[int, Samples] = {}
-        for profile in profiles:
-            samples |= profile.stop(pids)
+        if profile is not None:
+            while time.monotonic() < until:
+                self.job.wait(TICK_S)
+                self.job.tick()
+            samples = profile.stop()
+            self._note_problems(profile.problems)
+        for window in self.windows.done[first:]:
+            self._note_problems(window.problems)
         return self.windows.done[first:], samples
 
-    def _read(self, windows: list[Window]) -> list[RankPatterns]:
-        """Summarize the latest whole window; raw traces are deleted."""
+    def _note_problems(self, problems: list[str]) -> None:
+        self.problems += [text for text in problems if text not in self.problems]
+
+    def _read(
+        self, windows: list[Window], samples: Mapping[int, Samples] | None = None
+    ) -> list[RankPatterns]:
+        """Summarize the latest whole window, else the samples; raw traces are deleted."""
+        host = self.job.live_job().host
+        sampled = summarize_profiles(samples or {}, project_root=self.source_root, host=host)
         found: list[RankPatterns] = []
         for window in reversed(windows):
             if not found and window.traces:
                 counters = counters_in(window, self.hardware)
                 found, _ = summarize_traces(window.traces, hardware=counters)
+                found = found if window.has_stacks else with_sampled_python(found, sampled)
             for path in window.paths.values():
                 path.unlink(missing_ok=True)
-        return found
+        return found or sampled
 
     @property
     def baseline(self) -> list[RankPatterns]:
@@ -238,11 +269,10 @@ class Continuous:
             return []
         return self._baseline.result()
 
-    def _start_profiles(self) -> list[Profile]:
-        profiles = [Profile(rank.live.pid, self.folder) for rank in self.job.alive]
-        for profile in profiles:
-            profile.start()
-        return profiles
+    def _start_profile(self) -> JobProfile:
+        profile = JobProfile(self.job, self.folder, seconds=_SAMPLE_S + self.parameters.window_s)
+        profile.start()
+        return profile
 
     def _tell(
         self,
@@ -254,6 +284,7 @@ class Continuous:
         self.state, self._told = hint, hint
         self._told_position = self._position()
         self.num_incidents += 1
+        self.team.call(hint)
         result = WatchResult(
             evidence=self.evidence(hint, onset_ns, samples or {}),
             patterns=patterns or [],
@@ -264,10 +295,11 @@ class Continuous:
             ),
         )
         try:
-            self.on_incident(result)
+            self.on_incident(self.team.join(result, wait=self.job.tick))
         except Exception as error:  # the job runs on, and so must its watch
             logger.warning("the %s incident could not be told: %r", hint, error)
             logger.debug("where it failed", exc_info=True)
+        self.team.resume()
 
     def evidence(
         self, hint: str | None, onset_ns: int | None, samples: dict[int, Samples]
@@ -309,6 +341,7 @@ class Continuous:
             hint=hint,
             onset_ns=onset_ns,
             taken_ns=time.time_ns(),
+            warnings=self.problems,
             step_ms_before=best / NS_PER_S * 1e3 if best else None,
             step_ms_now=recent / NS_PER_S * 1e3 if recent else None,
             hosts=[self.hardware.of_host(host, since_ns)],
@@ -323,6 +356,7 @@ class Continuous:
             return build([], world_size=self.job.world_size, hint=hint)
 
     def close(self) -> None:
+        self.team.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self.windows.close()
         self.hardware.close()

@@ -7,12 +7,10 @@ answer to a status is held back until there are new orders, so that nobody polls
 import contextlib
 import fcntl
 import http.client
-import http.server
 import logging
 import os
 import secrets
 import socket
-import socketserver
 import struct
 import threading
 import time
@@ -22,6 +20,7 @@ import msgspec
 
 from eroica.watch.exchange import Exchange
 from eroica.watch.membership import Membership
+from eroica.watch.plain_server import PlainHandler, PlainServer
 from eroica.watch.wire import (
     MAX_REPORT_BYTES,
     MAX_STATUS_BYTES,
@@ -36,7 +35,6 @@ logger = logging.getLogger(__name__)
 
 _NUM_PORTS = 4
 _FIRST_PORT, _PORT_RANGE = 20_000, 10_000
-_READ_S = 15.0
 _MAX_CONNECTIONS = 4096
 _SIOCGIFADDR = 0x8915
 _PREFIX = "/eroica/1/"
@@ -54,10 +52,8 @@ def ports_of(key: str) -> list[int]:
 # --- the host of rank 0
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _Handler(PlainHandler):
     server: "_Server"
-    timeout = _READ_S
-    server_version, sys_version = "eroica", ""
 
     def do_POST(self) -> None:
         try:
@@ -112,37 +108,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
-        logger.debug("%s: " + format, self.client_address[0], *args)
 
-
-class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    daemon_threads = True
-    allow_reuse_address = True
-    request_queue_size = 256
-
-    def __init__(
-        self, address: tuple[str, int], family: int, key: bytes, exchange: Exchange
-    ) -> None:
-        self.address_family = family
-        self.key, self.exchange = key, exchange
-        self._room = threading.Semaphore(_MAX_CONNECTIONS)
-        super().__init__(address, _Handler)
-
-    def process_request(self, request: object, client_address: object) -> None:
-        if self._room.acquire(blocking=False):
-            super().process_request(request, client_address)  # type: ignore[arg-type]
-        else:
-            self.shutdown_request(request)  # type: ignore[arg-type]
-
-    def process_request_thread(self, request: object, client_address: object) -> None:
-        try:
-            super().process_request_thread(request, client_address)  # type: ignore[arg-type]
-        finally:
-            self._room.release()
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        logger.debug("a host's request failed", exc_info=True)
+class _Server(PlainServer):
+    key: bytes
+    exchange: Exchange
 
 
 class HttpServer:
@@ -176,9 +145,14 @@ class HttpServer:
         for family, host in own_addresses(self.membership):
             for port in ports_of(self.membership.key):
                 try:
-                    return _Server((host, port), family, self.key, self.exchange)
+                    server = _Server(
+                        (host, port), _Handler, family=family, max_connections=_MAX_CONNECTIONS
+                    )
                 except OSError as error:
                     problem = error
+                    continue
+                server.key, server.exchange = self.key, self.exchange
+                return server
         raise problem or OSError(f"{self.membership.address} is no address of this host")
 
     def close(self) -> None:

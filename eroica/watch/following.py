@@ -1,0 +1,120 @@
+"""A watch that goes on, on a host that does not decide: it tells what it sees and reports.
+
+Windows are taken at the steps that the host of rank 0 names; for each incident the evidence of
+this host's ranks is sent there, and only a line says where the verdict is.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from eroica.columns import RankPatterns
+from eroica.records import JobEvidence, Samples
+from eroica.watch.live import WatchedJob
+from eroica.watch.profiles import JobProfile
+from eroica.watch.result import WatchResult
+from eroica.watch.team import Team
+from eroica.watch.watching import has_busy_threads
+from eroica.watch.windows import Window, WindowTaker
+from eroica.watch.wire import Orders, WindowPlan
+
+logger = logging.getLogger(__name__)
+
+_SAMPLE_S = 3.0
+_STUCK_HOLDS_S = 2.5  # the rule looks once a second
+_FIRST_LOOK = 2  # the first two windows are of the job's healthy time
+_READ_S = 20.0
+
+Evidence = Callable[[str | None, int | None, dict[int, Samples]], JobEvidence]
+Read = Callable[[list[Window], Mapping[int, Samples] | None], list[RankPatterns]]
+
+
+class Following:
+    """``turn`` is called at every tick while another host decides."""
+
+    def __init__(
+        self,
+        job: WatchedJob,
+        team: Team,
+        windows: WindowTaker,
+        pool: ThreadPoolExecutor,
+        *,
+        evidence: Evidence,
+        read: Read,
+        start_profile: Callable[[], JobProfile],
+        progress: Callable[[str], None],
+    ) -> None:
+        self.job, self.team, self.windows, self.pool = job, team, windows, pool
+        self.evidence, self.read, self.start_profile = evidence, read, start_profile
+        self.progress = progress
+        self.has_failed = False
+        """A rank here failed and nobody has asked about it yet."""
+        self._stuck_at = -1e9
+        self._handled = 0
+        self._reads: dict[int, Future[list[RankPatterns]]] = {}
+
+    def turn(self, now: float, *, has_new_failure: bool, is_stuck: bool) -> None:
+        """Tell what this host's rules say, and do what the host of rank 0 asks for."""
+        self.has_failed = self.has_failed or has_new_failure
+        if is_stuck:
+            self._stuck_at = now
+        stuck = "stuck" if now - self._stuck_at < _STUCK_HOLDS_S else ""
+        self.team.tell("failed" if self.has_failed else stuck)
+        plan = self.team.next_window()
+        if plan is not None:
+            self._take(plan)
+        orders = self.team.orders
+        if orders is not None and orders.phase == "collect" and orders.incident > self._handled:
+            self._handled = orders.incident
+            self._report(orders)
+
+    def _take(self, plan: WindowPlan) -> None:
+        first = len(self.windows.done)
+        if has_busy_threads(self.job) or not self.windows.arm(length_s=0.0, plan=plan):
+            return
+        self.windows.finish(self.windows.parameters.window_s + 10)
+        self._reads[plan.number] = self.pool.submit(self.read, self.windows.done[first:], None)
+        for number in sorted(self._reads)[_FIRST_LOOK:-2]:
+            del self._reads[number]
+
+    def _report(self, orders: Orders) -> None:
+        self.progress(f"the host of rank 0 asks what is here: {orders.hint}")
+        number, patterns = None, []
+        samples: dict[int, Samples] = {}
+        if orders.hint == "slow":
+            number, patterns = self._latest(lambda window: window >= _FIRST_LOOK)
+            samples = self._sample()
+        evidence = self.evidence(orders.hint, None, samples)
+        if not patterns:
+            patterns = self.read([], samples)
+        result = WatchResult(
+            evidence=evidence,
+            patterns=patterns,
+            baseline=self._latest(lambda window: window < _FIRST_LOOK)[1],
+            hint=orders.hint,
+            window=number,
+        )
+        place = self.team.join(result, wait=self.job.tick).elsewhere
+        self.has_failed = False
+        if place is not None:
+            self.progress(f"{place.headline or place.symptom}: incident {place.id} on {place.host}")
+
+    def _latest(self, is_wanted: Callable[[int], bool]) -> tuple[int | None, list[RankPatterns]]:
+        """Return number and patterns of the newest window that was read whole."""
+        until = time.monotonic() + _READ_S
+        for number in sorted(filter(is_wanted, self._reads), reverse=True):
+            while not self._reads[number].done() and time.monotonic() < until:
+                time.sleep(0.05)
+                self.job.tick()
+            if self._reads[number].done() and (found := self._reads[number].result()):
+                return number, found
+        return None, []
+
+    def _sample(self) -> dict[int, Samples]:
+        profile = self.start_profile()
+        until = time.monotonic() + _SAMPLE_S
+        while time.monotonic() < until:
+            time.sleep(0.05)
+            self.job.tick()
+        return profile.stop()
