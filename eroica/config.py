@@ -65,5 +65,6 @@ def load(environment: "dict[str, str] | None" = None) -> Parameters:
                     f"EROICA_{field.name.upper()}={text!r} is not a number",
                     f"expected {'a whole number' if kind is int else 'a number'},"
                     f" like the default {field.default}",
+                    next_step=f"unset EROICA_{field.name.upper()}, or correct it",
                 )
     return Parameters(**changed)  # type: ignore[arg-type]

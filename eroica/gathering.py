@@ -79,7 +79,11 @@ def _with_source_root(evidence: JobEvidence, root: Path | None) -> JobEvidence:
     if root is None:
         return evidence
     if not root.is_dir():
-        raise InputError(f"--source {root} is not a folder")
+        raise InputError(
+            f"--source {root} is not a folder",
+            found="expected the folder that holds the job's scripts",
+            next_step="eroica diagnose PATH --source DIR",
+        )
     return msgspec.structs.replace(evidence, source_root=str(root.resolve()))
 
 
@@ -93,6 +97,7 @@ def from_incident(folder: IncidentFolder, *, source_root: Path | None = None) ->
         raise InputError(
             f"incident {folder.id} cannot be diagnosed again",
             "it holds neither evidence.json nor patterns.parquet",
+            next_step="eroica report shows what it holds",
         )
     evidence = evidence or JobEvidence(ranks=(), world_size=len(patterns))
     evidence = _with_source_root(evidence, source_root)

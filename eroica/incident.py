@@ -142,6 +142,7 @@ class IncidentFolder:
             raise InputError(
                 f"{self.path / 'patches.json'} cannot be used",
                 f"{patch_id!r} is no patch id: letters, digits, - and _",
+                next_step="eroica fix makes the patches anew; move the file away",
             )
         return self.path / "patches" / f"{patch_id}.diff"
 
@@ -235,7 +236,11 @@ class IncidentFolder:
                 f"{self.path} is not an incident", f"it has no {name}", "eroica list"
             ) from None
         except (OSError, msgspec.DecodeError) as error:
-            raise InputError(f"{path} cannot be read", str(error)) from error
+            raise InputError(
+                f"{path} cannot be read",
+                str(error),
+                next_step="check its permissions; eroica list shows the others",
+            ) from error
 
 
 def create(slug: str, root: Path | None = None) -> IncidentFolder:
@@ -249,7 +254,11 @@ def create(slug: str, root: Path | None = None) -> IncidentFolder:
             path.mkdir(mode=0o700)
         except FileExistsError:
             if not base.is_dir():
-                raise InputError(f"{base} is not a folder") from None
+                raise InputError(
+                    f"{base} is not a folder",
+                    found="a file of that name is in the way",
+                    next_step="set EROICA_HOME to a folder that can be written",
+                ) from None
             continue
         except OSError as error:
             raise InputError(
@@ -258,7 +267,11 @@ def create(slug: str, root: Path | None = None) -> IncidentFolder:
                 "set EROICA_HOME to a folder that can be written",
             ) from error
         return IncidentFolder(path)
-    raise InputError(f"cannot find a free name below {base}")
+    raise InputError(
+        f"cannot find a free name below {base}",
+        found="999 incidents of this name were made in one second",
+        next_step="try again",
+    )
 
 
 def is_incident(path: Path) -> bool:

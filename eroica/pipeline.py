@@ -56,6 +56,7 @@ def patterns_of(baseline: Sequence[Path], engine: str, progress: Progress) -> "l
         raise InputError(
             f"--baseline {found.source} holds nothing to compare with",
             "expected traces or patterns of the job when it was healthy",
+            next_step="eroica diagnose NEW --baseline OLD",
         )
     return found.patterns
 

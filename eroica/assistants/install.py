@@ -89,7 +89,11 @@ def plan(host: str, *, user: bool, remove: bool, project: Path, home: Path) -> l
     """Return the changes an installation (or removal) makes; nothing is written."""
     known = hosts()
     if host not in known:
-        raise InputError(f"unknown assistant {host!r}", f"expected one of {', '.join(known)}")
+        raise InputError(
+            f"unknown assistant {host!r}",
+            f"expected one of {', '.join(known)}",
+            next_step="eroica plugin install claude",
+        )
     chosen, base = known[host], home if user else project
     path = base / (chosen.user_file if user else chosen.project_file)
     before = path.read_text() if path.exists() else None
@@ -116,7 +120,11 @@ def carry_out(changes: list[Change]) -> None:
             else:
                 write_atomic(change.path, change.after.encode())
         except OSError as error:
-            raise InputError(f"cannot change {change.path}", str(error)) from error
+            raise InputError(
+                f"cannot change {change.path}",
+                str(error),
+                next_step="eroica plugin install ASSISTANT --dry-run shows what would be written",
+            ) from error
 
 
 def skill_text() -> str:
@@ -157,7 +165,11 @@ def _edit_json(
             raise InputError(f"{path} is not valid JSON", str(error), "mend it first") from error
         servers = settings.setdefault(key, {}) if isinstance(settings, dict) else None
         if not isinstance(servers, dict):
-            raise InputError(f"{path} has another shape", f"expected an object with {key!r}")
+            raise InputError(
+                f"{path} has another shape",
+                f"expected an object with {key!r}",
+                next_step="mend it by hand, or move it away and install again",
+            )
         if remove:
             servers.pop(NAME, None)
             if not servers:

@@ -26,7 +26,11 @@ def find(name: str) -> IncidentFolder:
     store = incidents.store().resolve()
     known = [one for one in incidents.list_folders() if one.path.resolve().parent == store]
     if not known:
-        raise InputError("no incident found", next_step="use diagnose with a path of traces")
+        raise InputError(
+            "no incident found",
+            next_step="use diagnose with a path of traces",
+            found=f"looked in {store}",
+        )
     if name == "latest":
         return known[-1]
     exact = [one for one in known if one.id == name]
@@ -35,7 +39,9 @@ def find(name: str) -> IncidentFolder:
         return matches[0]
     names = ", ".join(one.id for one in (matches or known)[-5:])
     what = "fits more than one incident" if matches else "is no incident"
-    raise InputError(f"{name!r} {what}", f"there are: {names}")
+    raise InputError(
+        f"{name!r} {what}", f"there are: {names}", next_step="list_incidents names them all"
+    )
 
 
 class Reader:
@@ -81,7 +87,11 @@ class Reader:
     def diff(self, name: str, patch: str) -> str:
         known = {one.id: one for one in find(name).read_patches()}
         if patch not in known:
-            raise InputError(f"{name} has no patch {patch!r}", f"there are: {', '.join(known)}")
+            raise InputError(
+                f"{name} has no patch {patch!r}",
+                f"there are: {', '.join(known)}",
+                next_step="get_incident lists its patches",
+            )
         return self.allowed.clean(known[patch].diff)
 
     def root_of(self, folder: IncidentFolder) -> Path:

@@ -36,7 +36,11 @@ class Roots:
             except (OSError, ValueError):  # a name too long, a NUL in it: no such file either
                 continue
         listed = ", ".join(str(root) for root in self.folders)
-        raise InputError(f"{path!r} is not below an allowed folder", f"allowed: {listed}")
+        raise InputError(
+            f"{path!r} is not below an allowed folder",
+            f"allowed: {listed}",
+            next_step="a person can start eroica mcp with --root FOLDER",
+        )
 
     def holds(self, real: Path) -> bool:
         """True where a resolved path lies below a root and is nothing that holds secrets."""
@@ -59,15 +63,31 @@ class Roots:
         """Read a text file below a root; InputError for folders, large or binary files."""
         real = self.resolve(path)
         if not real.is_file():
-            raise InputError(f"{path!r} is not a file")
+            raise InputError(
+                f"{path!r} is not a file",
+                found="a folder, a device or a pipe is there",
+                next_step="name a file in it",
+            )
         try:
             if real.stat().st_size > MAX_FILE_BYTES:
-                raise InputError(f"{path!r} is too large", f"over {MAX_FILE_BYTES} bytes")
+                raise InputError(
+                    f"{path!r} is too large",
+                    f"over {MAX_FILE_BYTES} bytes",
+                    next_step="name a smaller file",
+                )
             data = real.read_bytes()
         except OSError as error:
-            raise InputError(f"{path!r} cannot be read", error.strerror or str(error)) from error
+            raise InputError(
+                f"{path!r} cannot be read",
+                error.strerror or str(error),
+                next_step="name another file, or ask the person for access to it",
+            ) from error
         if b"\0" in data[:8192]:
-            raise InputError(f"{path!r} is not a text file")
+            raise InputError(
+                f"{path!r} is not a text file",
+                found="it holds NUL bytes",
+                next_step="name a source or log file",
+            )
         return real, data.decode("utf-8", "replace")
 
 

@@ -154,7 +154,11 @@ def share_of(name: str) -> "Share":
     from eroica.explain.privacy import Share
 
     if name not in get_args(Share):
-        raise InputError(f"--share {name} is unknown", f"expected {', '.join(get_args(Share))}")
+        raise InputError(
+            f"--share {name} is unknown",
+            f"expected {', '.join(get_args(Share))}",
+            next_step="eroica prompt --share names",
+        )
     return cast("Share", name)
 
 

@@ -82,7 +82,11 @@ def _check(engine: str, model: str | None, share: str, *, is_asking: bool) -> No
     from eroica.errors import InputError
 
     if engine not in ("local", "ray"):
-        raise InputError(f"--engine {engine} is unknown", "expected local or ray")
+        raise InputError(
+            f"--engine {engine} is unknown",
+            "expected local or ray",
+            next_step="eroica diagnose PATH --engine local",
+        )
     if is_asking:
         from eroica.commands.asking import share_of
         from eroica.explain.model import resolve as resolve_model

@@ -45,7 +45,11 @@ def fix(
     Example: eroica fix
     """
     if accept not in (None, "safe", "all"):
-        raise InputError(f"--accept {accept} is unknown", "expected safe or all")
+        raise InputError(
+            f"--accept {accept} is unknown",
+            "expected safe or all",
+            next_step="eroica fix --accept safe --apply",
+        )
     command = output.split_words("--verify", verify) if verify is not None else None
     if model is not None and not no_llm:
         _check_model(model)
@@ -139,7 +143,11 @@ def _resolve(
 def source_root_of(given: Path | None, incident: Incident) -> Path:
     if given is not None:
         if not given.is_dir():
-            raise InputError(f"--source {given} is not a folder")
+            raise InputError(
+                f"--source {given} is not a folder",
+                found="expected the folder that holds the job's scripts",
+                next_step="eroica fix --source DIR",
+            )
         return given.resolve()
     recorded = incident.job.source_root
     return Path(recorded) if recorded and Path(recorded).is_dir() else Path.cwd()

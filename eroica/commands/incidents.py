@@ -122,7 +122,11 @@ def compare(
     Example: eroica compare traces-before/ traces-after/
     """
     if format not in ("md", "html"):
-        raise InputError(f"unknown format {format!r}", "expected md or html")
+        raise InputError(
+            f"unknown format {format!r}",
+            "expected md or html",
+            next_step="eroica compare A B --format md",
+        )
     from eroica.report import compare as room
 
     data = room.compare(_incident_of(before), _incident_of(after), format).encode()
@@ -190,4 +194,8 @@ def _render(
 
         options = Options(anonymize=anonymize, price_per_gpu_hour=price)
         return render_html(folder, options).encode(), folder.report_html_path
-    raise InputError(f"unknown format {format!r}", "expected html, md or json")
+    raise InputError(
+        f"unknown format {format!r}",
+        "expected html, md or json",
+        next_step="eroica report --format html",
+    )

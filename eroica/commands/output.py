@@ -69,7 +69,11 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"cannot write {path}", str(error)) from error
+        raise InputError(
+            f"cannot write {path}",
+            str(error),
+            next_step="choose another file with -o, or free the place",
+        ) from error
 
 
 def split_words(option: str, text: str) -> list[str]:
@@ -77,9 +81,15 @@ def split_words(option: str, text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise InputError(f"{option} {text!r} is no command", str(error)) from error
+        raise InputError(
+            f"{option} {text!r} is no command",
+            str(error),
+            next_step="close the quotes; the words are not passed through a shell",
+        ) from error
     if not words:
-        raise InputError(f"{option} is empty", "expected a command")
+        raise InputError(
+            f"{option} is empty", "expected a command", next_step=f"{option} 'CMD ARGUMENTS'"
+        )
     return words
 
 

@@ -134,7 +134,11 @@ def _read(item: _Item) -> Timeline:
         with item.path.open("rb") as file:
             is_nsys = file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
     except OSError as error:
-        raise InputError(f"{item.path} cannot be opened", error.strerror or str(error)) from error
+        raise InputError(
+            f"{item.path} cannot be opened",
+            error.strerror or str(error),
+            next_step="check the path and its permissions",
+        ) from error
     read = nsys.read_timeline if is_nsys else kineto.read_timeline
     timeline = read(item.path, rank=item.rank)
     if timeline.rank is None and item.is_only_one:

@@ -72,12 +72,24 @@ def render(template: str, *, folder: Path | None = None, **values: object) -> st
     try:
         text = environment.get_template(f"{template}.j2").render(**values)
     except jinja2.UndefinedError as error:
-        raise InputError(f"prompt {template}.j2 lacks a value", str(error)) from error
+        raise InputError(
+            f"prompt {template}.j2 lacks a value",
+            str(error),
+            next_step="compare the template in EROICA_PROMPTS with the one in prompts/",
+        ) from error
     except jinja2.TemplateNotFound as error:
-        raise InputError(f"there is no prompt {error.name}") from error
+        raise InputError(
+            f"there is no prompt {error.name}",
+            found="neither EROICA_PROMPTS nor prompts/ holds it",
+            next_step="unset EROICA_PROMPTS",
+        ) from error
     except jinja2.TemplateSyntaxError as error:
         where = f"{error.filename or error.name}, line {error.lineno}"
-        raise InputError(f"prompt {where} is no template", str(error.message)) from error
+        raise InputError(
+            f"prompt {where} is no template",
+            str(error.message),
+            next_step="mend it, or unset EROICA_PROMPTS",
+        ) from error
     return _tidy(text)
 
 
@@ -158,7 +170,11 @@ def choose(incident: Incident, cause: str | None) -> Cause | None:
         if one.id == cause:
             return one
     known = ", ".join(one.id for one in incident.causes) or "none"
-    raise InputError(f"incident {incident.id} has no cause {cause}", f"there are: {known}")
+    raise InputError(
+        f"incident {incident.id} has no cause {cause}",
+        f"there are: {known}",
+        next_step="eroica prompt --cause C1",
+    )
 
 
 def prompt_for(
@@ -212,7 +228,11 @@ def prepare(
 ) -> tuple[Prompt, Pack, Pseudonyms]:
     """Return the prompt with what is needed to check and reveal the answer."""
     if purpose not in PURPOSES:
-        raise InputError(f"no prompt is for {purpose!r}", f"there are: {', '.join(PURPOSES)}")
+        raise InputError(
+            f"no prompt is for {purpose!r}",
+            f"there are: {', '.join(PURPOSES)}",
+            next_step="eroica prompt --for explain",
+        )
     incident, evidence = folder.read_incident(), folder.read_evidence()
     patterns = _patterns(folder)
     pack = gather(

@@ -73,7 +73,11 @@ class ReplayModel:
         try:
             lines = file.read_text("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"the recording {path!r} cannot be read", str(error)) from error
+            raise InputError(
+                f"the recording {path!r} cannot be read",
+                str(error),
+                next_step="--model replay:FILE takes a file of recorded answers, e.g. model.jsonl",
+            ) from error
         records = []
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -87,6 +91,7 @@ class ReplayModel:
                 raise InputError(
                     f"line {number} of the recording {path} is no recorded answer",
                     "expected a JSON object with purpose, category, source_sha256 and answer",
+                    next_step="take the line out, or use another recording",
                 )
             if not record.get("error"):
                 records.append(record)

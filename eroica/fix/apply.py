@@ -29,6 +29,7 @@ def apply(
             raise EroicaError(
                 f"patch {patch.id} is display-only and is not applied",
                 "; ".join(gate.reason for gate in patch.gates if not gate.passed),
+                next_step="eroica review shows it; edit the file by hand",
             )
     if not patches:
         return []
@@ -57,6 +58,7 @@ def combine(edits: Sequence[FileEdit]) -> dict[str, tuple[str, str]]:
             raise EroicaError(
                 f"two patches change the same lines of {edit.path}",
                 next_step="apply one, diagnose again, then the other",
+                found="their hunks overlap",
             )
         texts[edit.path] = (base, merged)
     return texts
@@ -76,16 +78,28 @@ def target(root: Path, path: str, expected: str) -> Path:
     """Return the file to write after checking that it is inside, plain, and unchanged."""
     file = root / path
     if Path(path).is_absolute() or ".." in Path(path).parts:
-        raise EroicaError(f"{path} lies outside the project", next_step="nothing was written")
+        raise EroicaError(
+            f"{path} lies outside the project",
+            next_step="nothing was written",
+            found="a patch may change files below its root only",
+        )
     for part in (file, *file.parents):
         if part == root:
             break
         if part.is_symlink():
-            raise EroicaError(f"{path} is reached through a link", next_step="nothing was written")
+            raise EroicaError(
+                f"{path} is reached through a link",
+                next_step="nothing was written",
+                found="a link may lead out of the project",
+            )
     try:
         data = file.read_bytes() if file.exists() or expected else b""
     except OSError as error:
-        raise StaleSource(f"{path} cannot be read", str(error)) from error
+        raise StaleSource(
+            f"{path} cannot be read",
+            str(error),
+            next_step="eroica fix again, with --source DIR if the project moved",
+        ) from error
     if data != expected.encode("utf-8", "surrogateescape"):
         raise StaleSource(
             f"{path} changed since the patch was made",
@@ -165,7 +179,9 @@ def undo(folder: IncidentFolder, root: str | Path | None = None) -> list[str]:
     patches = {patch.id: patch for patch in folder.read_patches()}
     last = last_application(folder)
     if not last:
-        raise InputError(f"nothing to undo in {folder.id}", "no patch is applied")
+        raise InputError(
+            f"nothing to undo in {folder.id}", "no patch is applied", next_step="eroica list"
+        )
     base = Path(root or last[0].root)
     texts: dict[Path, str] = {}
     for path, (old, new) in {p: h for item in last for p, h in item.files.items()}.items():
@@ -175,6 +191,7 @@ def undo(folder: IncidentFolder, root: str | Path | None = None) -> list[str]:
             raise StaleSource(
                 f"{path} changed since the patch was applied",
                 next_step=f"take {folder.patch_path(last[0].patch)} back by hand: git apply -R",
+                found="it is not what the patch left there",
             )
         texts[file] = before
     write_all(texts)

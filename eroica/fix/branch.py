@@ -37,13 +37,25 @@ def commit_to_branch(
     """
     base = Path(root)
     if not patches:
-        raise InputError("no patch to commit")
+        raise InputError(
+            "no patch to commit",
+            found="none was accepted",
+            next_step="eroica fix --accept all --branch NAME",
+        )
     top = _git(base, "rev-parse", "--show-toplevel").strip()
     prefix = base.resolve().relative_to(Path(top).resolve())
     if name.startswith("-") or _status(base, "check-ref-format", "--branch", name):
-        raise InputError(f"{name!r} is no name for a branch")
+        raise InputError(
+            f"{name!r} is no name for a branch",
+            found="git does not take it",
+            next_step="eroica fix --branch fix-barrier",
+        )
     if not _status(base, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}"):
-        raise InputError(f"the branch {name} exists", next_step="choose another --branch")
+        raise InputError(
+            f"the branch {name} exists",
+            next_step="choose another --branch",
+            found="an existing branch is never moved",
+        )
     texts = combine([edit for patch in patches for edit in patch.edits])
     with tempfile.TemporaryDirectory(prefix="eroica-index-") as folder:
         index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
@@ -64,11 +76,16 @@ def _check_committed(base: Path, where: str, old: str) -> str:
     """Return a committed file's mode after checking its text."""
     listed = _git(base, "ls-tree", "--full-tree", "HEAD", "--", where).split()
     if len(listed) < 3 or listed[0] not in ("100644", "100755"):
-        raise StaleSource(f"{where} is not committed as a file", next_step="commit it first")
+        raise StaleSource(
+            f"{where} is not committed as a file",
+            next_step="commit it first",
+            found="git has no plain file there at HEAD",
+        )
     if _git(base, "cat-file", "blob", listed[2]) != old:
         raise StaleSource(
             f"{where} has changes that are not committed",
             next_step="commit them, or apply without --branch",
+            found="the patch was made for the file as it is now",
         )
     return listed[0]
 
@@ -118,7 +135,11 @@ def _call(
             stdin=subprocess.DEVNULL if text is None else None, capture_output=True, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise EroicaError(f"git {words[0]} cannot be run in {base}", str(error)) from error
+        raise EroicaError(
+            f"git {words[0]} cannot be run in {base}",
+            str(error),
+            next_step="eroica fix --apply writes to the work tree, without git",
+        ) from error
 
 
 def _status(base: Path, *words: str) -> int:
@@ -131,5 +152,9 @@ def _git(
     done = _call(base, words, env, text)
     if done.returncode:
         message = done.stderr.decode(errors="replace").strip()
-        raise InputError(f"git {words[0]} failed in {base}", message)
+        raise InputError(
+            f"git {words[0]} failed in {base}",
+            message,
+            next_step="eroica fix --apply writes to the work tree, without git",
+        )
     return done.stdout.decode("utf-8", "surrogateescape")

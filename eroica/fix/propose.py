@@ -29,7 +29,11 @@ def propose(
     """
     root = Path(source_root)
     if not root.is_dir():
-        raise InputError(f"no source folder {root}", next_step="eroica fix ID --source DIR")
+        raise InputError(
+            f"no source folder {root}",
+            next_step="eroica fix ID --source DIR",
+            found="patches are made for sources that are there",
+        )
     tree = Tree(root)
     patches: list[Patch] = []
     for cause in causes_to_patch(incident):

@@ -39,10 +39,18 @@ def register(found: dict[str, Fixer], module: object, name: str) -> None:
     """Add a fixer after checking that it offers all of the protocol."""
     missing = [part for part in _OFFERS if not getattr(module, part, None) and part != "KEEPS"]
     if missing:
-        raise EroicaError(f"{name} is not a fixer", f"it lacks {', '.join(missing)}")
+        raise EroicaError(
+            f"{name} is not a fixer",
+            f"it lacks {', '.join(missing)}",
+            next_step="docs/guides/add_a_fixer.md lists the parts",
+        )
     fixer = cast(Fixer, module)
     if fixer.CODE in found:
-        raise EroicaError(f"two fixers share the code {fixer.CODE}", f"the second is {name}")
+        raise EroicaError(
+            f"two fixers share the code {fixer.CODE}",
+            f"the second is {name}",
+            next_step="give it another CODE",
+        )
     found[fixer.CODE] = fixer
 
 

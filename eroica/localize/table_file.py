@@ -75,7 +75,11 @@ def open_table(path: str | Path) -> TableFile:
         with pq.ParquetFile(path) as file:
             told = file.schema_arrow.metadata or {}
             if told.get(b"eroica") != FORMAT:
-                raise InputError(f"{path} holds no pattern table", f"columns {file.schema.names}")
+                raise InputError(
+                    f"{path} holds no pattern table",
+                    f"columns {file.schema.names}",
+                    next_step="name a patterns.parquet of eroica, or the traces",
+                )
             functions = msgspec.msgpack.decode(told[b"functions"], type=tuple[Function, ...])
             about = msgspec.msgpack.decode(told[b"ranks"], type=Ranks)
             if file.num_row_groups != len(functions):
@@ -85,7 +89,11 @@ def open_table(path: str | Path) -> TableFile:
                     "write the table again",
                 )
     except (OSError, pa.ArrowException, msgspec.DecodeError, KeyError) as error:
-        raise InputError(f"{path} cannot be read", str(error).splitlines()[0]) from error
+        raise InputError(
+            f"{path} cannot be read",
+            str(error).splitlines()[0],
+            next_step="export the table again, or name its file alone",
+        ) from error
     hosts = np.frombuffer(about.host_ids, "<i4") if about.host_ids else None
     roles = np.frombuffer(about.roles, "<i4") if about.roles else None
     return TableFile(

@@ -125,7 +125,11 @@ def _read_npz(path: Path, data: bytes, rank: int | None) -> HardwareSamples:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(item.file_size for item in archive.infolist()) > MAX_BYTES:
-                raise InputError(f"{path} unpacks to more than 1 GB", next_step=_NEXT)
+                raise InputError(
+                    f"{path} unpacks to more than 1 GB",
+                    next_step=_NEXT,
+                    found="samples of a day take some MB",
+                )
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in arrays.files[: _MAX_COUNTERS + 1]}
         times = found.pop("time_ns").astype(np.int64)

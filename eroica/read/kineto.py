@@ -111,7 +111,11 @@ def read_timeline(
 def _read_document(path: str | Path, block_bytes: int) -> TraceDocument:
     with ByteStream(path) as stream:
         if foreign := foreign_format(stream.head):
-            raise InputError(f"{path} is not a trace", f"found {foreign}")
+            raise InputError(
+                f"{path} is not a trace",
+                f"found {foreign}",
+                next_step="docs/formats.md lists what is read",
+            )
         document = TraceDocument(stream, block_bytes=block_bytes)
         document.read()
     if not document.events.num_events:

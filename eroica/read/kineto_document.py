@@ -71,6 +71,7 @@ class TraceDocument:
                 f"expected JSON, found {bytes(self._buffer[self._at : self._at + 20])!r}"
                 if opening
                 else f"it is empty{f', {self.stream.defect}' if self.stream.defect else ''}",
+                next_step="export the trace again; docs/formats.md lists what is read",
             )
         self._say_what_is_wrong(complete)
 

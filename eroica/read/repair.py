@@ -44,7 +44,9 @@ def load_json(data: bytes, name: str = "the file") -> Loaded:
         where = len(text[: error.pos].encode("utf-8", "replace"))
         defects.append(f"broken at byte {where} ({error.msg}); what came before it is used")
     except (RecursionError, ValueError) as error:  # nested beyond reason; a number too long
-        raise InputError(f"{name} cannot be read as JSON", str(error)) from None
+        raise InputError(
+            f"{name} cannot be read as JSON", str(error), next_step="write the file again"
+        ) from None
     else:
         if text[end:].strip(" \r\n\t\0"):
             where = len(text[:end].encode("utf-8", "replace"))

@@ -30,13 +30,14 @@ def read_bytes(path: Path, limit: int) -> tuple[bytes, tuple[str, ...]]:
                 raise InputError(
                     f"{path} is too large",
                     f"more than {units.size(limit)}; files of this kind are far smaller",
+                    next_step="name the files that belong to the job",
                 )
         defects = (stream.defect,) if stream.defect else ()
     data = b"".join(parts)
     if data.startswith(LFS):
         raise InputError(f"{path} is a Git LFS pointer, not the data itself", "", "git lfs pull")
     if defects and not data:
-        raise InputError(f"{path} cannot be unpacked", defects[0])
+        raise InputError(f"{path} cannot be unpacked", defects[0], next_step="copy the file again")
     return data, defects
 
 

@@ -36,7 +36,11 @@ T = TypeVar("T")
 def bundle(folder: IncidentFolder, out: Path | None = None, *, share: str = "all") -> Path:
     """Write ``<id>.tar.gz`` (or ``out``) and return its path; the key is kept in the folder."""
     if share not in ("all", "patterns"):
-        raise InputError(f"--share {share} is unknown", "expected all or patterns")
+        raise InputError(
+            f"--share {share} is unknown",
+            "expected all or patterns",
+            next_step="eroica bundle --share patterns",
+        )
     material = load(folder)
     names = Pseudonyms.of(
         folder, material.incident, material.evidence, hide_names=share == "patterns"

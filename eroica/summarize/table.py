@@ -167,6 +167,7 @@ def read_parquet(path: str | Path) -> list[RankPatterns]:
             raise InputError(
                 f"{path} holds no patterns of eroica",
                 f"found a Parquet file with columns {', '.join(table.column_names[:8])}",
+                next_step="name a patterns.parquet of an incident, or the traces",
             )
         return _read_rows(table)
     except (OSError, pa.ArrowException, msgspec.DecodeError, IndexError) as error:
@@ -187,7 +188,11 @@ def read_patterns(path: str | Path) -> list[RankPatterns]:
                 return read_parquet(path)
             rest = file.read(_MAX_PACKED_BYTES)
     except OSError as error:
-        raise InputError(f"{path} cannot be read", error.strerror or str(error)) from error
+        raise InputError(
+            f"{path} cannot be read",
+            error.strerror or str(error),
+            next_step="check the path and its permissions",
+        ) from error
     try:
         return [unpack(head + rest)]
     except InputError as error:

@@ -54,7 +54,11 @@ def _collect_elsewhere(out: Path, launch: Sequence[str], progress: Callable[[str
             command, capture_output=True, text=True, timeout=_LAUNCH_LIMIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(f"cannot run {' '.join(launch)}", str(error)) from error
+        raise InputError(
+            f"cannot run {' '.join(launch)}",
+            str(error),
+            next_step="try the launcher by hand: LAUNCHER eroica --version",
+        ) from error
     after = out.glob("host-*/evidence.json")
     hosts = [path.parent.name for path in after if before.get(path) != path.stat().st_mtime_ns]
     if not hosts:
