@@ -105,28 +105,30 @@ def _limited_v1(root: Path, path: str) -> Path | None:
     return _first(root, path, "memory.oom_control", "memory.limit_in_bytes")
 
 
+_MEMORY = (
+    Counter("cgroup.memory_limit_hits", "count"),
+    Counter("cgroup.oom_kills", "count"),
+    Counter("cgroup.memory_full"),
+)
+
+
 def _unified_memory(folder: Path) -> Source:
-    counters = (
-        Counter("cgroup.memory_limit_hits", "count"),
-        Counter("cgroup.oom_kills", "count"),
-        Counter("cgroup.memory_full"),
-    )
-    names = ("memory.events", "memory.current", "memory.max")
+    names = ["memory.events", "memory.current", "memory.max"]
+    tells_stalls = (folder / "memory.pressure").exists()
+    stalls = Counter("cgroup.pressure_memory", "rate", 1e-6)
 
     def parse(texts: list[bytes]) -> Sequence[float]:
         found = dict(line.split() for line in texts[0].splitlines())
         hits = float(found.get(b"high", 0)) + float(found.get(b"max", 0))
-        return [hits, float(found.get(b"oom_kill", 0)), float(texts[1]) / float(texts[2])]
+        stalled = [float(text.rpartition(b"total=")[2]) for text in texts[3:]]
+        return [hits, float(found.get(b"oom_kill", 0)), float(texts[1]) / float(texts[2]), *stalled]
 
+    names += ["memory.pressure"] * tells_stalls
+    counters = (*_MEMORY, *([stalls] * tells_stalls))
     return FileSource([folder / name for name in names], counters, parse)
 
 
 def _old_memory(folder: Path) -> Source:
-    counters = (
-        Counter("cgroup.memory_limit_hits", "count"),
-        Counter("cgroup.oom_kills", "count"),
-        Counter("cgroup.memory_full"),
-    )
     names = (
         "memory.failcnt",
         "memory.oom_control",
@@ -139,7 +141,7 @@ def _old_memory(folder: Path) -> Source:
         kills = float(found.get(b"oom_kill", NAN))
         return [float(texts[0]), kills, float(texts[2]) / float(texts[3])]
 
-    return FileSource([folder / name for name in names], counters, parse)
+    return FileSource([folder / name for name in names], _MEMORY, parse)
 
 
 def group_key(kernel: Kernel, pid: int) -> str:

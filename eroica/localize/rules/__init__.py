@@ -8,10 +8,12 @@ from collections.abc import Callable
 from eroica.localize.rules.bookkeeping import bookkeeping, python_in_step
 from eroica.localize.rules.communication import communication
 from eroica.localize.rules.compute import recompilation
+from eroica.localize.rules.cores import cores_taken
 from eroica.localize.rules.data import dataloader
 from eroica.localize.rules.draft import Draft
 from eroica.localize.rules.growth import growth
 from eroica.localize.rules.host import checkpoints, garbage_collection, polling
+from eroica.localize.rules.ports import bad_ports
 from eroica.localize.rules.sampler import sampler
 from eroica.localize.rules.settings import debug_settings, oversubscription, unused_search
 from eroica.localize.rules.straggler import straggler
@@ -34,4 +36,6 @@ RULES: tuple[Rule, ...] = (
     python_in_step,
     sampler,
     unused_search,
+    cores_taken,
+    bad_ports,
 )
