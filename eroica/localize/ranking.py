@@ -13,6 +13,8 @@ from eroica.records import Cause, Finding
 
 # What a cause, once found, also explains, so that the vaguer one is not said beside it.
 EXPLAINS: dict[str, frozenset[str]] = {
+    "cores": frozenset({"straggler", "rotating"}),
+    "port": frozenset({"straggler", "small_collectives", "stack_collective"}),
     "straggler": frozenset(
         {"small_collectives", "barriers", "stack_collective", "stack_barrier", "repeated_sync"}
     ),
