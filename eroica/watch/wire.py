@@ -115,7 +115,11 @@ def decode_report(data: bytes) -> Report:
             raise ValueError(f"more than {_MAX_UNPACKED_BYTES} bytes, or cut off")
         return msgspec.msgpack.decode(raw, type=Report)
     except (zlib.error, ValueError) as error:  # msgspec's errors are ValueErrors
-        raise InputError("a host's report cannot be read", f"{len(data)} bytes: {error}") from None
+        raise InputError(
+            "a host's report cannot be read",
+            f"{len(data)} bytes: {error}",
+            "is eroica of one version on all hosts? eroica --version",
+        ) from None
 
 
 def job_secret(job_key: str) -> bytes:
@@ -136,7 +140,11 @@ def _read_token(path: Path) -> bytes:
         status = path.stat()
         token = path.read_bytes()[:4096].strip()
     except OSError as error:
-        raise InputError(f"EROICA_TOKEN_FILE={path} cannot be read", str(error)) from None
+        raise InputError(
+            f"EROICA_TOKEN_FILE={path} cannot be read",
+            str(error),
+            "name a file of yours with mode 600, or unset EROICA_TOKEN_FILE",
+        ) from None
     if status.st_uid not in (os.getuid(), 0) or stat.S_IMODE(status.st_mode) & 0o077:
         raise InputError(
             f"EROICA_TOKEN_FILE={path} can be read by others",
@@ -144,7 +152,11 @@ def _read_token(path: Path) -> bytes:
             f"chmod 600 {path}",
         )
     if not token:
-        raise InputError(f"EROICA_TOKEN_FILE={path} is empty")
+        raise InputError(
+            f"EROICA_TOKEN_FILE={path} is empty",
+            "expected a secret, the same on all hosts",
+            f"openssl rand -hex 32 > {path}",
+        )
     return token
 
 
