@@ -19,6 +19,7 @@ from eroica.watch.command import Command, make_folder, start_plainly
 from eroica.watch.continuous import Continuous
 from eroica.watch.evidence import build
 from eroica.watch.live import WatchedJob
+from eroica.watch.metrics import Metrics
 from eroica.watch.passing import signals_to
 from eroica.watch.result import WatchResult
 
@@ -35,6 +36,7 @@ def watch_on(
     source_root: str | None,
     parameters: Parameters,
     progress: Callable[[str], None],
+    metrics: Metrics | None = None,
 ) -> WatchResult:
     """Run ``command`` to its own end and tell each incident; nothing of the job is ended.
 
@@ -57,6 +59,7 @@ def watch_on(
         progress=progress,
         command=job_command.words,
         source_root=source_root,
+        metrics=metrics,
     )
     try:
         with signals_to(job_command.process) as passing:
@@ -87,7 +90,12 @@ def _unwatched(command: Sequence[str], started: float) -> WatchResult:
     return WatchResult(evidence=build([], world_size=0), exit_code=code, seconds=seconds)
 
 
-def attend(folder: Path, *, on_incident: Callable[[WatchResult], None]) -> bool:
+def attend(
+    folder: Path,
+    *,
+    on_incident: Callable[[WatchResult], None],
+    metrics: Metrics | None = None,
+) -> bool:
     """Watch the ranks whose rings lie in ``folder`` until all are gone.
 
     False where another agent does so already (it holds the lock in the folder).
@@ -107,6 +115,7 @@ def attend(folder: Path, *, on_incident: Callable[[WatchResult], None]) -> bool:
             on_incident=on_incident,
             progress=lambda text: logger.info("%s", text),
             source_root=str(Path.cwd()),
+            metrics=metrics,
         )
         stack.callback(job.close)
         stack.callback(loop.close)
@@ -125,16 +134,20 @@ def attend(folder: Path, *, on_incident: Callable[[WatchResult], None]) -> bool:
 
 
 def main() -> int:
-    """Entry of the detached agent; its only output is the incident store."""
+    """Entry of the detached agent: the incident store, and whom the environment names."""
+    from eroica.watch.telling import Telling
+
     folder = Path(sys.argv[1])
     os.nice(10)
+    telling = Telling.of(os.environ)
 
     def keep(result: WatchResult) -> None:
         from eroica import gathering, pipeline
 
-        pipeline.conclude(gathering.from_watch(result))
+        telling.tell(result, pipeline.conclude(gathering.from_watch(result)))
 
-    attend(folder, on_incident=keep)
+    attend(folder, on_incident=keep, metrics=telling.metrics)
+    telling.close()
     return 0
 
 

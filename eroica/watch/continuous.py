@@ -23,6 +23,7 @@ from eroica.watch.evidence import build, build_rank, read_exit
 from eroica.watch.following import Following
 from eroica.watch.hardware import HARDWARE_NS, HardwareWatch, counters_in
 from eroica.watch.live import WatchedJob
+from eroica.watch.metrics import Metrics
 from eroica.watch.profiles import JobProfile
 from eroica.watch.result import WatchResult
 from eroica.watch.stalls import StallWatch
@@ -54,6 +55,7 @@ class Continuous:
         progress: Callable[[str], None],
         command: tuple[str, ...] = (),
         source_root: str | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.job = job
         self.folder = folder
@@ -62,6 +64,7 @@ class Continuous:
         self.progress = progress
         self.command = command
         self.source_root = source_root
+        self.metrics = metrics if metrics is not None else Metrics()
         self.windows = WindowTaker(job, folder, parameters)
         self.stalls = StallWatch(job, parameters)
         self.stuck = StuckWatch(job, parameters, progress)
@@ -109,6 +112,7 @@ class Continuous:
                 if faults >= _MAX_FAULTS:
                     self.progress(f"watching is off ({error!r}); the job runs on")
                     return
+        self.metrics.state = "ended"
         with contextlib.suppress(OSError):
             self.job.tick()
 
@@ -117,6 +121,7 @@ class Continuous:
         if now - self._refreshed_at > 0.5:
             self._refreshed_at = now
             self.job.refresh()
+            self._note_metrics()
         self.job.tick()
         self.hardware.poll()
         self.team.poll(now)
@@ -127,6 +132,19 @@ class Continuous:
             self._judge(now)
         if self.job.is_restarted:
             self._follow_restart()
+
+    def _note_metrics(self) -> None:
+        rule, metrics = self.rule, self.metrics
+        mean_ns, is_slow = self.job.mean_step_ns(), False
+        if rule.mean_ns is not None and rule.best_ns is not None:
+            is_slow = rule.mean_ns > self.parameters.slow_factor * rule.best_ns
+        metrics.state = "slow" if self.state == "training" and is_slow else self.state
+        metrics.step_s = mean_ns / NS_PER_S if mean_ns else None
+        metrics.best_step_s = rule.best_ns / NS_PER_S if rule.best_ns else None
+        metrics.num_steps = self._num_steps()
+        metrics.ranks_alive, metrics.world_size = len(self.job.alive), self.job.world_size
+        metrics.restarts = self.job.num_restarts
+        metrics.missing_hosts = tuple(self.team.missing)
 
     def _follow_restart(self) -> None:
         """Watch the new ranks as a job of its own; its healthy time was the same code's."""

@@ -26,6 +26,7 @@ from eroica.watch.command import Command, make_folder
 from eroica.watch.evidence import build, build_rank, read_exit, read_settings
 from eroica.watch.hardware import HARDWARE_NS, HardwareWatch
 from eroica.watch.live import WatchedJob
+from eroica.watch.metrics import Metrics
 from eroica.watch.ranks import WatchedRank
 from eroica.watch.result import WatchResult
 from eroica.watch.stuck import StuckWatch
@@ -50,13 +51,14 @@ def watch(
     parameters: Parameters | None = None,
     progress: Callable[[str], None] = lambda text: None,
     on_incident: Callable[[WatchResult], None] | None = None,
+    metrics: Metrics | None = None,
 ) -> WatchResult:
     """Run ``command`` under watch; its output goes to ``output`` (stderr).
 
     ``once``: until stuck, a rank exits, the command ends, or ``after_s`` seconds of training
     after the iteration is learned (60 s from the start if nothing is); then the job is ended
-    with all its processes. Else the job runs to its end and ``on_incident`` is called for each
-    incident. Raises InputError where the command cannot be started.
+    with all its processes. Else the job runs to its end, ``on_incident`` is called for each
+    incident and ``metrics`` are kept. Raises InputError where the command cannot be started.
     """
     if not once:
         from eroica.watch.agent import watch_on
@@ -67,6 +69,7 @@ def watch(
             source_root=source_root,
             parameters=parameters or load(),
             progress=progress,
+            metrics=metrics,
         )
     watcher = Watcher(
         command, after_s, output, source_root, parameters or load(), progress, keep_traces
