@@ -7,6 +7,8 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from make_kernel import FakeGpus, FakeKernel
 
 from eroica.collect import cgroups, counters, infiniband, nvml, proc
@@ -115,6 +117,57 @@ def test_a_slow_infiniband_link_shows_its_rate_and_errors(host):
     assert errors.read()[1] * errors.counters[1].scale == 100e9
     traffic.close()
     errors.close()
+
+
+def test_a_rank_that_ended_leaves_gaps_and_what_it_had(host):
+    pid = rank_on(host)
+    sampler = sampler_of(host)
+    sampler.watch(0, pid, pid)
+    for second in range(3):
+        host.thread(pid, pid, cpu_ns=second * SECOND, wait_ns=0)
+        sampler.turn(T0 + second * SECOND)
+    host.write(host.proc / "40/task/40/schedstat", "")  # what the kernel gives of a dead thread
+    sampler.turn(T0 + 3 * SECOND)
+    assert sampler.uses(0)["training_thread.cpu"].low == 1.0
+    assert math.isnan(sampler.samples(0).values_N["training_thread.cpu"][-1])
+    sampler.close()
+
+
+@pytest.fixture(scope="module")
+def all_sources(tmp_path_factory):
+    fake = FakeKernel(tmp_path_factory.mktemp("kernel"))
+    fake.infiniband()
+    rank_on(fake)
+    port = infiniband.ports(fake.kernel)["mlx5_0"]
+    made = [
+        counters.thread_source(fake.kernel, 40, 40),
+        counters.network_source(fake.kernel),
+        counters.pressure_source(fake.kernel),
+        counters.memory_source(fake.kernel),
+        counters.processor_source(fake.kernel),
+        infiniband.traffic_source("mlx5_0", port),
+        infiniband.error_source("mlx5_0", port),
+    ]
+    files = [source._files for source in made]
+    yield made
+    for source, opened in zip(made, files, strict=True):
+        source._files = opened
+        source.close()
+
+
+@given(st.binary(max_size=200))
+def test_no_content_of_a_kernel_file_raises(all_sources, text):
+    for source in all_sources:
+        source._files = [Bytes(text) for _ in source._files]
+        assert len(source.read()) == len(source.counters)
+
+
+class Bytes:
+    def __init__(self, text):
+        self.text = text
+
+    def read(self):
+        return self.text
 
 
 # --- control groups of both kinds

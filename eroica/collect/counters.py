@@ -84,9 +84,10 @@ class FileSource:
 
     def read(self) -> Sequence[float]:
         try:
-            return self._parse([file.read() for file in self._files])
-        except (ValueError, IndexError, KeyError):
-            return (NAN,) * len(self.counters)
+            values = self._parse([file.read() for file in self._files])
+        except (ValueError, IndexError, KeyError, StopIteration, ZeroDivisionError):
+            values = ()
+        return values if len(values) == len(self.counters) else (NAN,) * len(self.counters)
 
     def close(self) -> None:
         for file in self._files:

@@ -74,6 +74,7 @@ class HardwareSampler:
         self._groups: set[str] = set()
         self._scans: deque[tuple[int, dict[int, proc.Stat]]] = deque(maxlen=8)
         self._lock = threading.Lock()
+        self._num_slow = 0
         self._is_over = False
         self._round_since: float | None = None
         self._thread: threading.Thread | None = None
@@ -94,12 +95,23 @@ class HardwareSampler:
         """Sample ten times as often while a window is open."""
         self.fast.every_ns = 1e9 / (WINDOW_HZ if is_open else IDLE_HZ)
 
+    def refresh(self, limit_s: float = 0.3) -> None:
+        """Have everything read once more, e.g. to see why a rank has just died."""
+        before, until = self._num_slow, time.monotonic() + limit_s
+        self.slow.due_ns = 0.0
+        while self._num_slow == before and time.monotonic() < until and self._is_running:
+            time.sleep(0.01)
+
+    @property
+    def _is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
     def close(self) -> None:
         """Stop; a thread that hangs in a driver is left to end with the process."""
         self._is_over = True
         if self._thread is not None:
             self._thread.join(1.0)
-        if self._thread is None or not self._thread.is_alive():
+        if not self._is_running:
             for track in self._tracks:
                 track.source.close()
             if self._gpus is not None:
@@ -155,6 +167,7 @@ class HardwareSampler:
         for track in self._tracks:
             if not track.is_fast:
                 self._read(track, now_ns)
+        self._num_slow += 1
 
     def _look_around(self, now_ns: int) -> None:
         self._scans.append((now_ns, proc.all_stats(self.kernel.proc)))

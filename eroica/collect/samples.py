@@ -62,21 +62,28 @@ class Columns:
     def digest(self) -> dict[str, CounterUse]:
         if len(self.times_N) < 2:
             return {}
-        seconds = float(self.times_N[-1] - self.times_N[0]) / 1e9
         found: dict[str, CounterUse] = {}
         for column, counter in enumerate(self.counters):
             raw_N = self.values[:, column] * counter.scale
-            kept_N = raw_N[~np.isnan(raw_N)]
-            if len(kept_N) < 2 or seconds <= 0:
+            is_told_N = ~np.isnan(raw_N)
+            raw_N, times_N = raw_N[is_told_N], self.times_N[is_told_N]
+            if len(raw_N) < 2:
                 continue
+            gaps_N = np.diff(times_N) / 1e9
+            seconds = float(gaps_N.sum())
             if counter.form == "gauge":
-                use = _use(kept_N.mean(), kept_N.min(), kept_N.max(), seconds)
+                use = _use(raw_N.mean(), raw_N.min(), raw_N.max(), seconds)
             else:
-                increase = float(kept_N[-1] - kept_N[0])
-                slopes = np.diff(raw_N) / np.maximum(np.diff(self.times_N) / 1e9, 1e-9)
-                low, high = np.nanmin(slopes), np.nanmax(slopes)
+                increase = float(raw_N[-1] - raw_N[0])
+                slopes = np.diff(raw_N) / np.maximum(gaps_N, 1e-9)
                 is_count = counter.form == "count"
-                use = _use(increase / seconds, low, high, seconds, increase if is_count else None)
+                use = _use(
+                    increase / max(seconds, 1e-9),
+                    slopes.min(),
+                    slopes.max(),
+                    seconds,
+                    increase if is_count else None,
+                )
             found[counter.name] = use
         return found
 

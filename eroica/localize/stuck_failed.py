@@ -98,10 +98,20 @@ def _shared_word(evidence: JobEvidence, view: RankView, ended: RankExit | None) 
     aborted = ended is not None and (ended.signal in ("SIGABRT", "SIGKILL"))
     if not aborted:
         return ""
+    if ended is not None and ended.signal == "SIGKILL" and (kills := _memory_kills(evidence, view)):
+        return f"the kernel killed {kills:.0f} of its processes for memory (oom_kill)"
     texts = [e.text for e in evidence.log_events if e.rank in (None, view.rank)]
     texts += view.evidence.log_tail.splitlines()
     wanted = _SHAPE if ended is not None and ended.signal == "SIGABRT" else _MEMORY
     return next((t.strip()[:300] for t in texts if wanted.search(t)), "")
+
+
+def _memory_kills(evidence: JobEvidence, view: RankView) -> float:
+    """How many processes the kernel killed for memory there while the job was watched."""
+    of_host = next((one.counters for one in evidence.hosts if one.host == view.evidence.host), {})
+    own = view.evidence.counters
+    uses = (own.get("cgroup.oom_kills"), of_host.get("vm.oom_kills"))
+    return max((use.increase or 0.0 for use in uses if use is not None), default=0.0)
 
 
 def _told(events: Sequence[LogEvent]) -> LogEvent | None:

@@ -329,6 +329,8 @@ class Continuous:
             live = self.job.live_job(self.command)
             captures = {c.rank: c for c in gather(live, num_samples=number, progress=self.progress)}
         host = self.job.live_job().host
+        if hint == "failed":
+            self.hardware.refresh()
         since_ns = time.time_ns() - HARDWARE_NS
         ranks = []
         for rank in self.job.ranks.values():

@@ -51,6 +51,10 @@ class HardwareWatch:
     def set_window(self, is_open: bool) -> None:
         self.sampler.set_window(is_open)
 
+    def refresh(self) -> None:
+        """Read everything once more; a rank that has just died may have died of memory."""
+        self.sampler.refresh()
+
     def of_rank(self, rank: int, since_ns: int = 0) -> dict[str, CounterUse]:
         """Return the digest of a rank's counters since a Unix time."""
         return self.sampler.uses(rank, since_ns=since_ns)

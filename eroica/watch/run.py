@@ -187,6 +187,8 @@ class Watcher:
     def _note_hardware(self) -> None:
         """Take the counters while the ranks still are; their processes end with the watch."""
         host = self.job.live_job().host
+        if any(rank.ending is not None for rank in self.job.ranks.values()):
+            self.hardware.refresh()
         since_ns = time.time_ns() - HARDWARE_NS
         self.counters = {r: self.hardware.of_rank(r, since_ns) for r in self.job.ranks}
         self.host = self.hardware.of_host(host, since_ns)
