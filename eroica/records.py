@@ -316,6 +316,10 @@ class JobEvidence(msgspec.Struct, frozen=True, kw_only=True):
     symptom_hint: str | None = None
     """What the watcher saw: ``stuck``, ``slow``, ``failed``, ``healthy``; None for files."""
     onset_ns: int | None = None
+    detected_ns: int | None = None
+    """Unix time at which the watcher knew that something is wrong."""
+    window_ns: tuple[int, int] | None = None
+    """Unix times of the profiler's last window, first request to last export."""
     taken_ns: int | None = None
     log_events: tuple[LogEvent, ...] = ()
     warnings: tuple[Warning, ...] = ()
