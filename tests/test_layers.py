@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 STAGES = ["collect", "read", "summarize", "localize", "explain", "fix", "review"]
-GROUND = {"records", "columns", "errors", "units", "text", "incident", "config"}
+GROUND = {"records", "columns", "errors", "units", "text", "incident", "config", "git"}
 HEAVY = {
     "torch",
     "numpy",

@@ -11,6 +11,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from eroica import git
 from eroica.records import Place
 
 _LOG = logging.getLogger(__name__)
@@ -175,20 +176,19 @@ class Sources:
             (p / ".git").exists() for p in (self.root, *self.root.parents)
         ):
             return []
-        command = [
-            *("git", "-c", "core.fsmonitor=false", "-c", "core.pager=cat", "--no-pager"),
-            *("-C", str(self.root), "log", f"-n{limit}", "-s", "--no-ext-diff", "--no-textconv"),
+        words = (
+            *("log", f"-n{limit}", "-s", "--no-ext-diff", "--no-textconv"),
             *("--format=%h %ad %s", "--date=short"),
             f"-L{excerpt.first},{excerpt.last}:{excerpt.file}",
-        ]
+        )
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False
-            )
+            done = git.call(self.root, *words, seconds=_GIT_SECONDS)
         except (OSError, subprocess.TimeoutExpired) as error:
             _LOG.debug("no commits: %s", error)
             return []
-        return done.stdout.splitlines()[:limit] if done.returncode == 0 else []
+        if done.returncode != 0:
+            return []
+        return done.stdout.decode(errors="replace").splitlines()[:limit]
 
 
 def _parse(lines: list[str]) -> ast.Module | None:

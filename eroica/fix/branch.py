@@ -4,26 +4,16 @@ Only plumbing is used (hash-object, read-tree in an index of its own, write-tree
 update-ref): no hook, filter, diff driver or signing program of the repository runs.
 """
 
-import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from eroica import git
 from eroica.errors import EroicaError, InputError, StaleSource
 from eroica.fix.apply import combine
 from eroica.records import Cause, Incident, Patch
 
-# A repository's own configuration must not start programs.
-_SETTINGS = (
-    "core.hooksPath=/dev/null",
-    "core.fsmonitor=false",
-    "core.pager=cat",
-    "core.attributesFile=/dev/null",
-    "commit.gpgSign=false",
-    "gc.auto=0",
-)
-_SAFE = tuple(word for setting in _SETTINGS for word in ("-c", setting))
 _TIMEOUT_S = 60
 
 
@@ -43,6 +33,12 @@ def commit_to_branch(
             next_step="eroica fix --accept all --branch NAME",
         )
     top = _git(base, "rev-parse", "--show-toplevel").strip()
+    if not base.resolve().is_relative_to(Path(top).resolve()):
+        raise InputError(
+            f"the repository of {base} has its work tree elsewhere",
+            f"core.worktree is {top}",
+            f"eroica fix --source {top}",
+        )
     prefix = base.resolve().relative_to(Path(top).resolve())
     if name.startswith("-") or _status(base, "check-ref-format", "--branch", name):
         raise InputError(
@@ -114,31 +110,25 @@ def _evidence(cause: Cause | None) -> list[str]:
     return [cause.summary, *[f"- {sentence}" for sentence in cause.why[:5]]]
 
 
-def _environment(extra: dict[str, str] | None) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-    names = {
-        "GIT_AUTHOR_NAME": "eroica",
-        "GIT_AUTHOR_EMAIL": "eroica@localhost",
-        "GIT_COMMITTER_NAME": "eroica",
-        "GIT_COMMITTER_EMAIL": "eroica@localhost",
-    }
-    return {**kept, **names, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(extra or {})}
+_AUTHOR = {
+    "GIT_AUTHOR_NAME": "eroica",
+    "GIT_AUTHOR_EMAIL": "eroica@localhost",
+    "GIT_COMMITTER_NAME": "eroica",
+    "GIT_COMMITTER_EMAIL": "eroica@localhost",
+}
 
 
 def _call(
     base: Path, words: tuple[str, ...], env: dict[str, str] | None, text: str | None
 ) -> "subprocess.CompletedProcess[bytes]":
+    given = {**_AUTHOR, **(env or {})}
     try:
-        return subprocess.run(
-            ("git", *_SAFE, *words), cwd=base, env=_environment(env), timeout=_TIMEOUT_S,
-            input=None if text is None else text.encode("utf-8", "surrogateescape"),
-            stdin=subprocess.DEVNULL if text is None else None, capture_output=True, check=False,
-        )  # fmt: skip
+        return git.call(base, *words, seconds=_TIMEOUT_S, text=text, environment=given)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EroicaError(
             f"git {words[0]} cannot be run in {base}",
             str(error),
-            next_step="eroica fix --apply writes to the work tree, without git",
+            "eroica fix --apply writes to the work tree, without git",
         ) from error
 
 
