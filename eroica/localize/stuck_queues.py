@@ -19,7 +19,7 @@ from eroica.localize.stuck_root import Blocked, Root, first_place, thread_name
 from eroica.localize.stuck_suspect import at
 from eroica.localize.stuck_view import RankView
 from eroica.localize.waits import Wait, short
-from eroica.records import LogEvent, Place
+from eroica.records import LogEvent, Place, RankExit
 
 
 def queue_root(rules: Blocked, view: RankView, wait: Wait, depth: int) -> Root | None:
@@ -79,10 +79,37 @@ def _counterpart(
         )
         if concerned:
             return _through(rules, view, wait, other, depth)
-    if not started or (view.evidence.stacks and len(view.threads) < 1):
+    if not started:
+        return _died(rules, view, wait)
+    if view.evidence.stacks and len(view.threads) < 1:
         return None
     site = next((f.place(c.lineno) for f, c in sites if f is started[0].target), None)
     return _dead(rules, view, wait, started[0], thing, site)
+
+
+def _died(rules: Blocked, view: RankView, wait: Wait) -> Root | None:
+    """A thread that the source does not show being started, but that the hook saw die."""
+    for error in reversed(view.evidence.thread_errors):
+        mine = [p for p in error.frames if rules.project.contains(p.file)]
+        if mine:
+            return Root(
+                "exception_swallowed",
+                (mine[0], *wait.user[:1]),
+                0.8,
+                f"waits in `{wait.op}` while one of its threads has died",
+                (
+                    f"thread {error.thread or '?'} ended with {_said(error)} at "
+                    f"{at(mine[0], rules.project)}; nothing told the training thread",
+                ),
+                ("that this thread was the one waited for is not certain",),
+                "let the worker thread report its error and end the job; wait with a time-out",
+            )
+    return None
+
+
+def _said(error: RankExit) -> str:
+    lines = (error.message or "").splitlines() or [""]
+    return f"{error.error_type}: {lines[0][:120]}".rstrip(": ")
 
 
 def _through(rules: Blocked, view: RankView, wait: Wait, other: Wait, depth: int) -> Root | None:
@@ -129,10 +156,11 @@ def _dead(
         f"{at(start.place, rules.project)}, and is not among the threads of the process"
     ]
     if crashed is not None:
-        why.append(f"the log shows that thread's traceback at {at(crashed, rules.project)}")
+        place, said = crashed
+        why.append(f"that thread ended with {said} at {at(place, rules.project)}")
     elif ends:
         why.append(f"it returns quietly from an exception at {at(ends[0], rules.project)}")
-    end = crashed or (ends[0] if ends else site or start.target.place())
+    end = crashed[0] if crashed else (ends[0] if ends else site or start.target.place())
     category = "thread_lock_deadlock" if is_put else "exception_swallowed"
     places = (*wait.user[:1], end) if is_put else (end, *wait.user[:1])
     return Root(
@@ -170,19 +198,30 @@ def thread_root(rules: Blocked, view: RankView, wait: Wait, depth: int) -> Root 
 
 def _crash_place(
     view: RankView, start: ThreadStart, project: Project, events: Sequence[LogEvent]
-) -> Place | None:
-    """The innermost project frame of the thread's own traceback, from the log."""
+) -> tuple[Place, str] | None:
+    """The innermost project frame of the thread's own traceback and its error.
+
+    The hook has it first hand; else the log may.
+    """
+    for error in view.evidence.thread_errors:
+        mine = [p for p in error.frames if project.contains(p.file)]
+        if mine and (any(short(p.name) == start.target.name for p in mine) or _is(error, start)):
+            return mine[0], _said(error)
     for event in events:
         if event.rank not in (None, view.rank) or not event.frames:
             continue
         mine = [p for p in event.frames if project.contains(p.file)]
         if any(short(p.name) == start.target.name for p in mine):
-            return mine[0]
+            return mine[0], "a traceback in the log"
     for part in re.split(r"Exception in thread ", view.evidence.log_tail)[1:]:
         found = None
         for file, line, name in re.findall(r'File "([^"]+)", line (\d+), in (\S+)', part)[:40]:
             if project.contains(file):
                 found = Place(name=name, file=file, line=int(line))
         if found is not None and (not start.name or start.name in part.splitlines()[0]):
-            return found
+            return found, "a traceback in the log"
     return None
+
+
+def _is(error: RankExit, start: ThreadStart) -> bool:
+    return bool(start.name) and start.name == error.thread
