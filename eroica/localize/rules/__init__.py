@@ -16,6 +16,7 @@ from eroica.localize.rules.host import checkpoints, garbage_collection, polling
 from eroica.localize.rules.ports import bad_ports
 from eroica.localize.rules.sampler import sampler
 from eroica.localize.rules.settings import debug_settings, oversubscription, unused_search
+from eroica.localize.rules.sharding import small_shards
 from eroica.localize.rules.straggler import straggler
 from eroica.localize.rules.view import JobView
 
@@ -27,6 +28,7 @@ RULES: tuple[Rule, ...] = (
     oversubscription,
     recompilation,
     communication,
+    small_shards,
     garbage_collection,
     checkpoints,
     growth,

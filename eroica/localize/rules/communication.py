@@ -23,9 +23,9 @@ from eroica.localize.rules.view import COLLECTIVE_ZONES, Bool, JobView
 from eroica.localize.source_flow import loops
 from eroica.records import Finding, Place
 
-SMALL_BYTES = 262_144
-MANY_PER_STEP = 6.0
-OFTEN_PER_STEP = 0.2
+SMALL_BYTES = 262_144  # below, latency is most of a collective's cost
+MANY_PER_STEP = 6.0  # fewer small ones are what a step needs: loss, norm, a flag or two
+OFTEN_PER_STEP = 0.2  # objects exchanged every fifth step and more
 
 
 def communication(view: JobView) -> list[Draft]:
@@ -222,6 +222,8 @@ def _in_loop(view: JobView, place: Place) -> bool:
 def _repeated_sync(view: JobView, sites: list[Site]) -> Draft | None:
     """The gradients of one optimizer step go over the wire more than once."""
     engine = [s for s in sites if s.zone in ("backward", "ddp") and s.per_step]
+    # A sharded model gathers its parameters there: each unit's, in every pass.
+    engine = [s for s in engine if not any("gather" in op for op in s.ops)]
     if not engine:
         return None
     site = max(engine, key=lambda s: sum(s.num_bytes))
