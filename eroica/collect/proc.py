@@ -119,6 +119,12 @@ def io_bytes(pid: int) -> int:
     return total
 
 
+def thread_state(pid: int, tid: int) -> str:
+    """Return a thread's state, a letter as in ps; empty where it is gone."""
+    fields = read_text(f"/proc/{pid}/task/{tid}/stat").rpartition(")")[2].split()
+    return fields[0] if fields else ""
+
+
 def read_process(pid: int) -> ProcessState | None:
     """Return a process and its threads as the kernel shows them; None when it is gone."""
     stat = read_stat(pid)

@@ -67,9 +67,10 @@ class Continuous:
         self.metrics = metrics if metrics is not None else Metrics()
         self.windows = WindowTaker(job, folder, parameters)
         self.stalls = StallWatch(job, parameters)
-        self.stuck = StuckWatch(job, parameters, progress)
+        self.stuck = StuckWatch(job, parameters, progress, is_patient=True)
         self.policy = rules.WindowPolicy(parameters)
-        self.rule = rules.SlowRule(parameters)
+        # The first steps are not fed: they pass before the window of the healthy time.
+        self.rule = rules.SlowRule(parameters, num_settling=0)
         self.hardware = HardwareWatch(job)
         self.windows.on_change = self.hardware.set_window
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eroica-read")
@@ -150,7 +151,7 @@ class Continuous:
         """Watch the new ranks as a job of its own; its healthy time was the same code's."""
         self.job.follow()
         self.progress("ranks were started again")
-        self.stuck = StuckWatch(self.job, self.parameters, self.progress)
+        self.stuck = StuckWatch(self.job, self.parameters, self.progress, is_patient=True)
         self.rule = rules.SlowRule(self.parameters)
         self._told, self._fed_steps = None, 0
 

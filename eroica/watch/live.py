@@ -14,7 +14,7 @@ from eroica.collect.rings import RingReader, find_rings
 from eroica.config import Parameters
 from eroica.watch.exits import ExitAlarm
 from eroica.watch.iteration import Iteration
-from eroica.watch.ranks import WatchedRank, ending_of, training_places
+from eroica.watch.ranks import WatchedRank, ending_of, training_places, training_stack
 from eroica.watch.rules import Activity
 
 logger = logging.getLogger(__name__)
@@ -239,11 +239,15 @@ class WatchedJob:
         thread = (rank.ring.thread if rank.ring is not None else None) or pid
         own = stats.get(pid)
         times = [proc.process_cpu_ns(p) for p in [pid, *children]]
+        waits = [proc.thread_state(pid, thread), *(stats[p].state for p in children if p in stats)]
         return Activity(
             time_ns=time.monotonic_ns(),
             position=rank.ring.position if rank.ring is not None else 0,
             training_cpu_ns=proc.thread_cpu_ns(pid, thread)[0],
             total_cpu_ns=sum(cpu for cpu, _ in times),
+            children_cpu_ns=sum(cpu for cpu, _ in times[1:]),
+            is_in_storage="D" in waits,
+            stack=training_stack(rank) if is_retired_wanted else 0,
             waiting_ns=sum(wait for _, wait in times),
             io_bytes=sum(proc.io_bytes(p) for p in [pid, *children]),
             retired=self._retired(rank) if is_retired_wanted else 0,

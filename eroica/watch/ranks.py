@@ -4,6 +4,7 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from eroica.collect import proc
 from eroica.collect.gather import StackSample, read_ending
@@ -106,17 +107,29 @@ def ending_of(rank: WatchedRank, folder: Path | None) -> Ending | None:
 
 def training_places(rank: WatchedRank) -> tuple[str, ...]:
     """Return the user functions on the training thread's newest stack, outermost first."""
+    return tuple(
+        f"{os.path.basename(frame['filename'])}:{frame['name']}"  # noqa: PTH119
+        for frame in reversed(_training_frames(rank))
+        if is_user_file(frame["filename"])
+    )
+
+
+def training_stack(rank: WatchedRank) -> int:
+    """Return a number for the training thread's newest stack, lines and all; 0 without one."""
+    frames = _training_frames(rank)
+    return hash(tuple((f["filename"], f["name"], f.get("line")) for f in frames)) if frames else 0
+
+
+def _training_frames(rank: WatchedRank) -> list[dict[str, Any]]:
+    """Innermost first."""
     if not rank.stacks:
-        return ()
+        return []
     wanted = (rank.ring.thread if rank.ring is not None else None) or rank.live.pid
     for thread in rank.stacks[-1].threads:
         if thread.get("os_thread_id") == wanted:
-            return tuple(
-                f"{os.path.basename(frame['filename'])}:{frame['name']}"  # noqa: PTH119
-                for frame in reversed(thread["frames"])
-                if is_user_file(frame["filename"])
-            )
-    return ()
+            frames: list[dict[str, Any]] = thread["frames"]
+            return frames
+    return []
 
 
 def is_user_file(path: str) -> bool:

@@ -19,14 +19,22 @@ class StuckWatch:
     """Polled at every tick; looking closely costs some 15 ms a rank and only silent jobs pay."""
 
     def __init__(
-        self, job: WatchedJob, parameters: Parameters, progress: Callable[[str], None]
+        self,
+        job: WatchedJob,
+        parameters: Parameters,
+        progress: Callable[[str], None],
+        *,
+        is_patient: bool = False,
     ) -> None:
         self.job = job
         self.parameters = parameters
         self.progress = progress
+        self.is_patient = is_patient
         self.onset_ns: int | None = None
         """Unix time of the last event, once stuck."""
         self._looks: dict[int, rules.Activity] | None = None
+        self._stacks: dict[int, list[int]] = {}
+        """Of each look of this silence, by rank."""
         self._quiet_looks: dict[int, rules.Activity] = {}
         self._looked_at = 0.0
         self._progress_at = time.monotonic()
@@ -43,6 +51,7 @@ class StuckWatch:
                 self._note_progress(now)
             return False
         if self._looks is None:
+            self._stacks = {}
             self.progress(f"silent for {silent_s:.0f} s: looking for signs of life")
             self._look(now)
             return False
@@ -54,11 +63,13 @@ class StuckWatch:
         before = self._looks or {}
         self._look(now)
         signs = [
-            rules.progress_between(before[rank], look)
+            rules.progress_between(
+                before[rank], look, is_varied=rules.is_varied(self._stacks[rank])
+            )
             for rank, look in (self._looks or {}).items()
             if rank in before
         ]
-        if rules.is_stuck(silent_s, limit_s, signs):
+        if rules.is_stuck(silent_s, limit_s, signs, is_patient=self.is_patient):
             self.onset_ns = time.time_ns() - int(silent_s * NS_PER_S)
             return True
         if signs and max(signs) is not rules.Progress.NONE and self.job.mean_step_ns() is None:
@@ -86,6 +97,8 @@ class StuckWatch:
     def _look(self, now: float) -> None:
         self._looks = self.job.activity(are_places_wanted=True)
         self._looked_at = now
+        for rank, look in self._looks.items():
+            self._stacks.setdefault(rank, []).append(look.stack)
 
     def _note_progress(self, now: float) -> None:
         """Before anything is learned: remember when something last happened, without stacks."""
