@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eroica.collect import proc
-from eroica.collect.gather import gather
+from eroica.collect.gather import gather, read_ending
 from eroica.collect.processes import LiveJob, find_job_of, find_jobs
 from eroica.columns import RankPatterns
 from eroica.config import Parameters, load
@@ -22,6 +22,7 @@ from eroica.records import JobEvidence, Samples
 from eroica.units import NS_PER_S, rank_phrase
 from eroica.watch import rules
 from eroica.watch.evidence import build, build_rank
+from eroica.watch.hardware import HardwareWatch, counters_in
 from eroica.watch.live import WatchedJob
 from eroica.watch.profiles import JobProfile
 from eroica.watch.summaries import summarize_profiles, summarize_traces
@@ -143,11 +144,13 @@ class _Looker:
         self.problems: list[str] = []
         self.windows: WindowTaker | None = None
         self.onset_ns: int | None = None
+        self.hardware = HardwareWatch(self.watched)
 
     def run(self, seconds: float, source: str) -> Look:
         ranks = rank_phrase(list(self.job.ranks))
         self.progress(f"found {' '.join(self.job.command)[:80]}: {ranks}")
         self.watched.tick()
+        self.hardware.poll()
         if self._is_stuck():
             return Look(self._evidence("stuck", {}), [], source, "stuck")
         samples = self._sample(seconds)
@@ -196,6 +199,7 @@ class _Looker:
     def _take_windows(self, until: float) -> None:
         assert self.watched.folder is not None
         self.windows = WindowTaker(self.watched, self.watched.folder, self.parameters)
+        self.windows.on_change = self.hardware.set_window
         for _ in range(2):
             if time.monotonic() < until and self.windows.arm(length_s=3.0):
                 self.windows.finish(10.0)
@@ -204,7 +208,8 @@ class _Looker:
         windows = self.windows.done if self.windows is not None else []
         for window in reversed(windows):
             if window.traces:
-                found, problems = summarize_traces(window.traces)
+                counters = counters_in(window, self.hardware)
+                found, problems = summarize_traces(window.traces, hardware=counters)
                 self.problems += [*window.problems, *problems]
                 for path in window.paths.values():
                     path.unlink(missing_ok=True)
@@ -214,6 +219,9 @@ class _Looker:
 
     def _evidence(self, hint: str, samples: Mapping[int, Samples]) -> JobEvidence:
         captures = gather(self.job, num_samples=2 if hint == "stuck" else 1, progress=self.progress)
+        if self.watched.folder is not None:
+            for capture in captures:  # a thread may have died that the rank waits for
+                capture.ending = read_ending(self.watched.folder, capture.rank, capture.pid)
         ranks = [
             build_rank(
                 capture,
@@ -221,6 +229,7 @@ class _Looker:
                 steps=self.watched.ranks[capture.rank].step_times(),
                 samples=samples.get(capture.rank),
                 log_tail=output_tail(capture.pid),
+                counters=self.hardware.of_rank(capture.rank),
             )
             for capture in captures
             if capture.rank in self.watched.ranks
@@ -235,11 +244,13 @@ class _Looker:
             taken_ns=time.time_ns(),
             warnings=self.problems,
             log_text=ranks[0].log_tail if ranks else "",
+            hosts=[self.hardware.of_host(self.job.host)],
         )
 
     def close(self) -> None:
         import shutil
 
+        self.hardware.close()
         if self.windows is not None:
             self.windows.close()
         self.watched.close()

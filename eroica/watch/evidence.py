@@ -74,9 +74,9 @@ def read_settings(facts: Sequence[Mapping[str, Any]]) -> tuple[Setting, ...]:
 
 def read_exit(ending: Mapping[str, Any] | None, code: int | None = None) -> RankExit | None:
     """Join what the hook wrote and what the kernel said; a rank's thread may die alone."""
-    if ending is None and code is None:
-        return None
     story = dict(ending or {})
+    if code is None and not story.get("clean") and not story.get("error_type"):
+        return None  # it lives; at most a thread of it has died
     number = -code if code is not None and code < 0 else None
     return RankExit(
         exit_code=code if code is not None else (0 if story.get("clean") else None),
