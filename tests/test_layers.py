@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 STAGES = ["collect", "read", "summarize", "localize", "explain", "fix", "review"]
-GROUND = {"records", "columns", "errors", "units", "text", "incident", "config", "git"}
+GROUND = {"records", "columns", "errors", "units", "text", "incident", "config", "files", "git"}
 HEAVY = {
     "torch",
     "numpy",

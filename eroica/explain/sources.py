@@ -6,16 +6,17 @@ Files are only read below the project's root, only as text, and only up to a siz
 import ast
 import hashlib
 import logging
+import os
 import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from eroica import git
+from eroica.files import is_inside, read_plain
 from eroica.records import Place
 
 _LOG = logging.getLogger(__name__)
-_MAX_BYTES = 1_000_000
 _MAX_LINES = 120
 _CONTEXT = 12
 _MAX_USED_LINES = 60
@@ -66,8 +67,8 @@ class Sources:
             return None
         if self._recorded and file.startswith(self._recorded):
             file = file[len(self._recorded) :]
-        path = (self.root / file).resolve()
-        if not path.is_relative_to(self.root) or path.suffix != ".py" or not path.is_file():
+        path = Path(os.path.realpath(self.root / file))
+        if path.suffix != ".py" or not is_inside(path, self.root):
             return None
         return path.relative_to(self.root).as_posix()
 
@@ -82,11 +83,11 @@ class Sources:
         if relative is None or self.root is None:
             return None
         try:
-            data = (self.root / relative).read_bytes()
+            data = read_plain(self.root / relative)
         except OSError as error:
             _LOG.debug("no source for %s: %s", file, error)
             return None
-        if len(data) > _MAX_BYTES or b"\0" in data:
+        if b"\0" in data:
             return None
         return data.decode("utf-8", "replace").splitlines()
 

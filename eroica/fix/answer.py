@@ -5,11 +5,12 @@ from pathlib import Path
 
 import msgspec
 
+from eroica.files import read_plain
 from eroica.fix.diff import file_edit, unified
 from eroica.fix.gates import check, outside
 from eroica.fix.matcher import NoMatch, apply_edits
 from eroica.fix.patches import Edit, parse_answer
-from eroica.fix.project import MAX_BYTES, Tree, places_of
+from eroica.fix.project import Tree, places_of
 from eroica.records import Cause, FileEdit, Gate, Incident, Patch
 
 
@@ -101,13 +102,14 @@ def _file(root: Path, path: str, known: set[str], edits: list[Edit]) -> FileEdit
     if path not in known or not file.is_file():
         listed = ", ".join(sorted(known)[:8])
         raise NoMatch(f"{path} is not among the files of the evidence: {listed}")
-    data = file.read_bytes()
-    if len(data) > MAX_BYTES or b"\0" in data:
-        raise NoMatch(f"{path} is no text file of ordinary size")
     try:
-        text = data.decode("utf-8")
+        text = read_plain(file).decode("utf-8")
+    except OSError as error:
+        raise NoMatch(str(error)) from error
     except UnicodeDecodeError as error:
         raise NoMatch(f"{path} is not UTF-8") from error
+    if "\0" in text:
+        raise NoMatch(f"{path} is no text file")
     try:
         return file_edit(path, text, apply_edits(text, edits))
     except NoMatch as error:

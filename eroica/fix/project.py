@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import libcst as cst
 
+from eroica.files import is_inside, read_plain
 from eroica.fix.context import Spot
 from eroica.fix.tree import Source
 from eroica.records import Cause, Finding, Place
@@ -34,7 +35,6 @@ SKIP = frozenset(
 )
 MAX_FILES = 60  # parsed for one incident: the cause's files and what they import
 MAX_SCANNED = 2000  # files looked into for an import of the cause's files
-MAX_BYTES = 1_000_000  # a larger file is generated; nobody wants a patch for it
 
 
 def python_files(root: Path) -> Iterator[Path]:
@@ -42,8 +42,9 @@ def python_files(root: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(f for f in folders if f not in SKIP and not f.startswith("."))
         for name in sorted(files):
-            if name.endswith(".py"):
-                yield Path(folder) / name
+            path = Path(folder) / name
+            if name.endswith(".py") and is_inside(path, root):
+                yield path
 
 
 def locate(file: str, root: Path) -> str | None:
@@ -53,10 +54,10 @@ def locate(file: str, root: Path) -> str | None:
     path = Path(file)
     inside = path if path.is_absolute() else root / path
     try:
-        relative = inside.resolve().relative_to(root.resolve())
+        relative = Path(os.path.realpath(inside)).relative_to(os.path.realpath(root))
     except ValueError:
         relative = None
-    if relative is not None and (root / relative).is_file():
+    if relative is not None and is_inside(root / relative, root):
         return relative.as_posix()
     wanted = PurePosixPath(file).parts
     best: list[tuple[int, str]] = []
@@ -87,10 +88,9 @@ class Tree:
             return self.sources.get(path)
         file = self.root / path
         try:
-            data = file.read_bytes()
-            if len(data) > MAX_BYTES:
-                raise ValueError(f"{len(data)} bytes")
-            self.sources[path] = Source(path, data.decode("utf-8"))
+            if not is_inside(file, self.root):
+                raise OSError("no plain file of the project")
+            self.sources[path] = Source(path, read_plain(file).decode("utf-8"))
         except (OSError, ValueError, cst.ParserSyntaxError, RecursionError) as error:
             log.warning("%s is left alone: %s", path, str(error).splitlines()[0])
             self._failed.add(path)
@@ -124,7 +124,7 @@ class Tree:
                 return
             path = file.relative_to(self.root).as_posix()
             try:
-                is_importer = path not in self.sources and rule.search(file.read_text("utf-8"))
+                is_importer = path not in self.sources and rule.search(read_plain(file).decode())
             except (OSError, UnicodeDecodeError):
                 continue
             if is_importer:

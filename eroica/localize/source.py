@@ -1,8 +1,8 @@
 """The user's project as syntax trees: where a frame is, what encloses it, what it calls.
 
 A file is parsed when it is first asked for. Files outside the project's root, installed
-packages, files that do not parse and files over ``MAX_BYTES`` are simply not part of it: every
-question about them answers None or empty, never an exception.
+packages, files that do not parse and those over ``files.MAX_SOURCE_BYTES`` are simply not part of
+it: every question about them answers None or empty, never an exception.
 """
 
 import ast
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path, PurePath
 
+from eroica.files import is_inside, read_plain
 from eroica.localize.source_tree import FunctionInfo, Module
 from eroica.records import JobEvidence
 
@@ -21,8 +22,7 @@ __all__ = ["FunctionInfo", "Module", "Project", "is_library_file"]
 
 logger = logging.getLogger(__name__)
 
-MAX_BYTES = 2_000_000
-MAX_FILES = 3_000
+MAX_FILES = 3_000  # of a project; more would take longer than the answer may
 SKIPPED_FOLDERS = frozenset(
     {"site-packages", "dist-packages", "node_modules", "__pycache__", "venv", "env", "build"}
 )
@@ -93,19 +93,23 @@ class Project:
             real = Path(os.path.realpath(path))
             if real.is_relative_to(self.root):
                 inside = real.relative_to(self.root)
-                return None if SKIPPED_FOLDERS & set(inside.parts[:-1]) else real
+                return None if SKIPPED_FOLDERS & set(inside.parts[:-1]) else self._mine(real)
             if real.exists():
                 return None
-        elif (self.root / path).is_file():
-            return self.root / path
+        elif found := self._mine(self.root / path):
+            return found
         if is_library_file(file):
             return None
         parts = path.parts[1:] if path.is_absolute() else path.parts
         for start in range(len(parts)):
-            candidate = self.root.joinpath(*parts[start:])
-            if candidate.is_file():
-                return candidate
+            if found := self._mine(self.root.joinpath(*parts[start:])):
+                return found
         return None
+
+    def _mine(self, path: Path) -> Path | None:
+        """A plain file below the root: what evidence names must not lead out of the project."""
+        assert self.root is not None
+        return path if is_inside(path, self.root) else None
 
     def contains(self, file: str | None) -> bool:
         """Whether a frame is the user's.
@@ -138,9 +142,7 @@ class Project:
     def _load(self, path: Path) -> Module | None:
         assert self.root is not None
         try:
-            if path.stat().st_size > MAX_BYTES:
-                return None
-            text = path.read_bytes().decode("utf-8", "replace")
+            text = read_plain(path).decode("utf-8", "replace")
             tree = ast.parse(text)
             inside = path.relative_to(self.root).with_suffix("")
             return Module(path, str(path), ".".join(inside.parts), tree, text)
@@ -171,7 +173,7 @@ class Project:
                 and not (Path(folder) / f / "pyvenv.cfg").exists()
             )
             for name in sorted(files):
-                if name.endswith(".py"):
+                if name.endswith(".py") and is_inside(Path(folder) / name, self.root):
                     count += 1
                     if count > MAX_FILES:
                         return
