@@ -114,3 +114,46 @@ def test_any_order_of_events_gives_ordered_steps(text, chunk):
     steps = list(iteration.steps)
     assert all(step.duration_ns > 0 for step in steps)
     assert all(a.end_ns <= b.start_ns for a, b in itertools.pairwise(steps))
+
+
+@pytest.mark.parametrize("num_optimizers", [2, 3, 9])
+@pytest.mark.parametrize("has_loader", [False, True])
+def test_several_optimizers_are_counted_once_an_iteration_from_the_first(
+    num_optimizers, has_loader
+):
+    one = ("nN" if has_loader else "") + "sS" * num_optimizers
+    owners = ("00" if has_loader else "") + "".join(2 * str(i) for i in range(num_optimizers))
+    iteration = Iteration()
+    iteration.add(events(one * 40, owners * 40))
+    assert iteration.is_learned
+    assert iteration.num_steps == 40
+    assert {step.duration_ns for step in list(iteration.steps)[15:]} == {len(one) * MS}
+
+
+def test_an_optimizer_for_each_of_700_parameters_is_learned():
+    one = [Event(0, kind, owner) for owner in range(700) for kind in (STEP_IN, STEP_OUT)]
+    iteration = Iteration()
+    for number in range(14):
+        iteration.add(Event(number * MS, event.kind, event.owner) for event in one)
+    assert iteration.period == 700
+    assert iteration.num_steps == 14
+    assert iteration.borders_per_step == 700
+
+
+def test_a_step_that_calls_its_parents_step_counts_once():
+    iteration = Iteration()
+    iteration.add(events("ssSS" * 30))
+    assert (iteration.num_steps, iteration.borders_per_step) == (30, 2)
+    assert {step.optimizer_ns for step in list(iteration.steps)[1:]} == {3 * MS}
+
+
+def test_a_step_that_raised_costs_one_iteration_and_no_more():
+    iteration = Iteration()
+    iteration.add(events("sS" * 20 + "s" + "sS" * 20))
+    assert iteration.num_steps == 39
+
+
+def test_a_loader_read_inside_a_step_leaves_the_step_whole():
+    iteration = Iteration()
+    iteration.add(events("snNS" * 20))
+    assert iteration.num_steps == 20

@@ -14,8 +14,8 @@ from eroica.collect.hook.layout import MARK, NEXT_IN, NEXT_OUT, STEP_IN, STEP_OU
 from eroica.collect.rings import Event
 
 Token = tuple[int, int]
-_MAX_PERIOD = 512
-_MAX_TOKENS = 8192
+_MAX_PERIOD = 2048  # an optimizer a parameter, stepped in the backward pass
+_MAX_TOKENS = 20480
 _FEW_STEPS = 4
 _LONG_NS = 6_000_000_000  # M equal iterations may take longer than a user waits
 
@@ -26,13 +26,17 @@ def find_period(tokens: Sequence[Token], repeats: int) -> int | None:
     A sequence without a step or mark counts only where ``tokens`` has none at all: an
     evaluation's loader repeats as well.
     """
+    if not tokens:
+        return None
     has_steps = any(kind != NEXT_OUT for kind, _ in tokens)
+    last = tokens[-1]
     for period in range(1, min(_MAX_PERIOD, len(tokens) // repeats) + 1):
-        tail = tokens[-period:]
-        if has_steps and all(kind == NEXT_OUT for kind, _ in tail):
+        if repeats > 1 and tokens[-period - 1] != last:
+            continue
+        if has_steps and all(kind == NEXT_OUT for kind, _ in tokens[-period:]):
             continue
         start = len(tokens) - period * repeats
-        if all(tokens[start + i] == tail[(i) % period] for i in range(period * repeats)):
+        if tokens[start:-period] == tokens[start + period :]:
             return period
     return None
 
@@ -67,7 +71,12 @@ class Iteration:
     _strays: int = 0
     _untried: int = 0
     _num_tries: int = 0
+    _previous: Token | None = None
+    _depth: int = 0
+    _num_nested: int = 0
+    _nested_per_step: int = 0
     _at: int = 0
+    _is_moved: bool = False
     _previous_end_ns: int | None = None
     _data_ns: int = 0
     _optimizer_ns: int = 0
@@ -95,7 +104,8 @@ class Iteration:
         """How many events of the border's kind one iteration has: the hook counts those."""
         if not self._pattern or self._border is None:
             return 1
-        return max(1, sum(kind == self._border[0] for kind, _ in self._pattern))
+        number = sum(kind == self._border[0] for kind, _ in self._pattern)
+        return max(1, number) + self._nested_per_step
 
     def add(self, events: Iterable[Event]) -> None:
         """Take the next events of the ring."""
@@ -103,9 +113,17 @@ class Iteration:
             if event.kind == NEXT_IN:
                 self._loader_since = event.time_ns
             elif event.kind == STEP_IN:
-                self._optimizer_since = event.time_ns
+                # A subclass whose step calls its parent's, where torch wrapped both, counts once.
+                self._depth = self._depth + 1 if self._previous == (STEP_IN, event.owner) else 1
+                if self._depth == 1:
+                    self._optimizer_since = event.time_ns
+            elif event.kind == STEP_OUT and self._depth > 1:
+                self._depth -= 1
+                self._num_nested += 1
             else:
+                self._depth = 0
                 self._end_part(event)
+            self._previous = (event.kind, event.owner)
 
     def _end_part(self, event: Event) -> None:
         if event.kind == NEXT_OUT and self._loader_since is not None:
@@ -155,6 +173,7 @@ class Iteration:
 
     def _learn(self, period: int) -> None:
         sequence = list(self._tokens[-period:])
+        before = self._border
         ends = [i for i, (kind, _) in enumerate(sequence) if kind in (STEP_OUT, MARK)]
         last = ends[-1] if ends else len(sequence) - 1
         # The sequence is turned so that it ends with the step: an iteration ends there.
@@ -162,13 +181,34 @@ class Iteration:
         self._border = self._pattern[-1]
         self._at = len(sequence) - last - 1
         self.period = period
+        # What the old border ended may be a part of the iteration that ends with this token.
+        self._is_moved = (
+            before not in (None, self._border)
+            and before in self._pattern
+            and sequence[-1] == self._border
+        )
         self._strays = self._num_tries = 0
 
     def _end_step(self, time_ns: int) -> None:
+        if self._is_moved:
+            self._is_moved = False
+            self._extend_step(time_ns)
+            return
         if self._previous_end_ns is not None:
             self.steps.append(
                 Step(self._previous_end_ns, time_ns, self._data_ns, self._optimizer_ns)
             )
         self.num_steps += 1
+        self._nested_per_step, self._num_nested = self._num_nested, 0
+        self._previous_end_ns = time_ns
+        self._data_ns = self._optimizer_ns = 0
+
+    def _extend_step(self, time_ns: int) -> None:
+        """The last step ends only now: the border was moved to a later token of the iteration."""
+        if self.steps:
+            last = self.steps[-1]
+            last.end_ns = time_ns
+            last.data_ns += self._data_ns
+            last.optimizer_ns += self._optimizer_ns
         self._previous_end_ns = time_ns
         self._data_ns = self._optimizer_ns = 0
