@@ -1,34 +1,30 @@
 """``eroica collect``: a look at a running job, written to a folder that can be taken elsewhere."""
 
-import socket
-import subprocess
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
-from eroica.errors import InputError
+from eroica.collect.processes import host_name
+from eroica.errors import EroicaError, InputError
 from eroica.incident import PRIVATE, compact, write_atomic
 from eroica.units import rank_phrase
 from eroica.watch.attach import look
-
-_LAUNCH_LIMIT_S = 180.0
+from eroica.watch.streaming import lines_of, plain, refusal_line, sender_name
 
 
 def collect_to(
     out: Path,
     *,
     pid: int | None = None,
-    launch: Sequence[str] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> str:
     """Gather into ``out``/host-NAME/evidence.json (and patterns.parquet); say what was written.
 
-    ``launch`` (``srun -N 4``, ``ssh host1`` ...) runs the same on other hosts, which must see
-    ``out`` under the same path. InputError where nothing can be gathered or written.
+    InputError where nothing can be gathered or written.
     """
-    if launch:
-        return _collect_elsewhere(out.resolve(), launch, progress)
     found = look(pid, progress=progress)
-    folder = out / f"host-{socket.gethostname()}"
+    folder = out / f"host-{plain(host_name())}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / "evidence.json", compact(found.evidence), PRIVATE)
@@ -44,28 +40,25 @@ def collect_to(
     return f"{folder}: {ranks} of {found.evidence.world_size}{rest}"
 
 
-def _collect_elsewhere(out: Path, launch: Sequence[str], progress: Callable[[str], None]) -> str:
-    out.mkdir(parents=True, exist_ok=True)
-    before = {path: path.stat().st_mtime_ns for path in out.glob("host-*/evidence.json")}
-    progress("collecting through " + " ".join(launch))
-    command = [*launch, "eroica", "collect", "-o", str(out)]
+def collect_through(
+    stream: IO[bytes],
+    *,
+    pid: int | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Gather and write it to a stream, as lines that ``--launch`` reads on another host.
+
+    Where nothing can be gathered the stream carries the reason, and the error goes on.
+    """
+    sender = sender_name(host_name())
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_LAUNCH_LIMIT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(
-            f"cannot run {' '.join(launch)}",
-            str(error),
-            next_step="try the launcher by hand: LAUNCHER eroica --version",
-        ) from error
-    after = out.glob("host-*/evidence.json")
-    hosts = [path.parent.name for path in after if before.get(path) != path.stat().st_mtime_ns]
-    if not hosts:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise InputError(
-            f"no host wrote to {out}",
-            f"exit status {done.returncode}: {last}",
-            "the folder must be seen by all hosts under the same path",
-        )
-    return f"{out}: {len(hosts)} hosts, {', '.join(sorted(hosts))}"
+        with tempfile.TemporaryDirectory(prefix="eroica-collect-") as name:
+            collect_to(Path(name), pid=pid, progress=progress)
+            (folder,) = Path(name).iterdir()
+            for line in lines_of(folder, sender):
+                stream.write(line)
+    except EroicaError as error:
+        stream.write(refusal_line("; ".join(str(error).split("\n")[:2]), sender))
+        raise
+    finally:
+        stream.flush()

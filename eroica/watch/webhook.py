@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from eroica.errors import InputError
-from eroica.explain.privacy import redact_all
+from eroica.explain.privacy import redact, redact_all
 from eroica.records import Cause, Incident
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,10 @@ _TRIES = 3
 _PAUSES_S = (1.0, 4.0)
 _LIMIT_S = 5.0
 _MAX_CAUSES, _MAX_WARNINGS = 5, 10
-_PATH = re.compile(r"(?<![\w:/.])(?:~|\.{1,2})?(?:/?[\w.@+-]+)?/(?:[\w.@+-]+/)*([\w.@+-]+)")
+_PATH = re.compile(
+    r"(?<![\w:/.])(?:(?:~|\.{1,2})?/(?:[\w.@+\[\]-]+/)*([\w.@+\[\]-]+)"  # from a root, or
+    r"|(?:[\w.@+\[\]-]+/)+([\w@+-]+\.\w{1,5}\b))"  # down to a file: no "3 GB/s"
+)
 
 
 def check_url(url: str) -> str:
@@ -78,9 +81,7 @@ def _cause(cause: Cause) -> dict[str, Any]:
 
 
 def _without_paths(text: str) -> str:
-    from eroica.explain.privacy import redact
-
-    return _PATH.sub(r"\1", redact(text))
+    return _PATH.sub(lambda found: found[1] or found[2], redact(text))
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
