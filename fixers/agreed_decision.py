@@ -16,8 +16,9 @@ The value was made equal on all ranks before, or the loop has no collectives in 
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
+from eroica.fix.decisions import device_of, differs, works
 from eroica.fix.edits import Edits
-from eroica.fix.facts import agreed_names, backward_call, collectives, ends_early, is_local, ranked
+from eroica.fix.facts import agreed_names, ends_early, is_local, ranked
 from eroica.fix.tree import Function, Source, Statement, code, dotted, find, names
 
 CODE = "DIV001"
@@ -112,7 +113,7 @@ def fix(context: Context) -> FixerResult | None:
     found = []
     for source in context.files:
         for node in find(source.module, cst.If):
-            if _fits(source, node):
+            if _fits(context, source, node):
                 score = (
                     0.9
                     if context.is_near(source, node, 1)
@@ -144,23 +145,18 @@ def _from_callee(context: Context, source: Source, node: cst.If) -> float:
     return 0.0
 
 
-def _fits(source: Source, node: cst.If) -> bool:
+def _fits(context: Context, source: Source, node: cst.If) -> bool:
     function = source.function_of(node)
     if function is None or ends_early(node.body) is None or node.orelse is not None:
         return False
     loops = source.loops(node)
-    if not loops or not (_has_work(source, loops[-1]) or _has_work(source, function)):
+    if not loops or not works(context, source, function.body):
         return False
     if ranked(source, node.test) or isinstance(source.parent(node), cst.If):
         return False
-    if isinstance(ends_early(node.body), cst.Return) and not _has_work(source, function):
-        return False
-    return is_local(source, node.test, function) or _fed_value(source, node, function) is not None
-
-
-def _has_work(source: Source, node: cst.CSTNode) -> bool:
-    body = getattr(node, "body", node)
-    return backward_call(body) is not None or bool(collectives(source, body))
+    if is_local(source, node.test, function) or _fed_value(source, node, function) is not None:
+        return True
+    return differs(context, source, node.test)
 
 
 def _fed_value(source: Source, node: cst.If, function: Function) -> tuple[str, Statement] | None:
@@ -218,7 +214,7 @@ def _rewrite(context: Context, source: Source, node: cst.If, score: float) -> Fi
         what = f"`{name}` is averaged over all ranks before it decides"
     else:
         flag = _free("decision", function)
-        device = _device(node.test, source, function)
+        device = device_of(context, source, node.test)
         edits.before(
             node,
             f"""\
@@ -241,14 +237,6 @@ def _is_predicate(test: cst.BaseExpression) -> bool:
     """Tests of single values (is it finite?) are decided, not averaged: a mean of NaN is NaN."""
     text = code(test)
     return any(word in text for word in ("isfinite", "isnan", "isinf", "any(", "all(", "time"))
-
-
-def _device(test: cst.BaseExpression, source: Source, function: Function) -> str:
-    """Keep the decision on the device of the tensor it is made from."""
-    for call in find(test, cst.Call):
-        if dotted(call.func).startswith("torch.") and call.args and dotted(call.args[0].value):
-            return f", device={dotted(call.args[0].value)}.device"
-    return ""
 
 
 def _free(name: str, function: Function) -> str:

@@ -193,9 +193,11 @@ def _parts_ranks(context: Context, source: Source, node: cst.If) -> bool:
     first, last = source.line(node), source.last_line(node)
     if context.cause.category not in _DIVERGE:
         return False
-    if ends_early(node.body) is None and not _SETTINGS.search(code(node.test)):
+    if _SETTINGS.search(code(node.test)):
+        return False
+    if ends_early(node.body) is None:
         return True  # a rank that ends its process where others go on to meet
-    return any(
+    return context.cause.category == "rank_exited" and any(
         s.source is source and s.line is not None and first <= s.line <= last for s in context.spots
     )
 

@@ -13,6 +13,8 @@ Batches should have been equal: then mend the sampler or the shards (`drop_last=
 ranks that have finished idle until the last one is done.
 """
 
+import re
+
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
@@ -118,7 +120,7 @@ def fix(context: Context) -> FixerResult | None:
         for loop in find(source.module, cst.For):
             if not _trains(context, source, loop) or _is_counter(loop) or _is_joined(source, loop):
                 continue
-            if not _may(context, source, loop):
+            if not _may(context, source, loop) or _is_pipeline(source, loop):
                 continue
             return _join(context, source, loop) or _together(context, source, loop)
     return None
@@ -137,6 +139,15 @@ def _trains(context: Context, source: Source, loop: cst.For) -> bool:
         )
         for call in find(loop.body, cst.Call)
         for _, function in definitions(source, call, context.files)
+    )
+
+
+def _is_pipeline(source: Source, loop: cst.For) -> bool:
+    """Stages of a pipeline pass things on; they do not take batches side by side."""
+    calls = find(loop.body, cst.Call)
+    return any(
+        re.fullmatch(r"torch\.distributed\.i?(?:send|recv)", source.full_name(c.func))
+        for c in calls
     )
 
 
