@@ -6,24 +6,24 @@ goes on alone, and the leader goes on without those it does not hear.
 """
 
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
 from eroica.collect import proc
 from eroica.collect.processes import host_name
 from eroica.errors import EroicaError
-from eroica.records import Warning
 from eroica.watch.agreement import Said, decide, is_stuck_everywhere
-from eroica.watch.exchange import Exchange, hold_s
-from eroica.watch.joining import join_reports, make_report
+from eroica.watch.carriers import Link, Server, open_link, open_server
+from eroica.watch.exchange import Exchange
 from eroica.watch.live import WatchedJob
 from eroica.watch.membership import Membership, read_membership
+from eroica.watch.reporting import collect_reports, send_report, wait_for
 from eroica.watch.result import WatchResult
-from eroica.watch.wire import Orders, Status, VerdictPlace, WindowPlan, encode_report, job_secret
+from eroica.watch.wire import Orders, Status, VerdictPlace, WindowPlan
 
 logger = logging.getLogger(__name__)
 
@@ -32,27 +32,8 @@ _JOIN_S = 15.0  # agents find each other within this, or are not there
 _LOST_S = 6.0
 _STUCK_HOLDS_S = 2.5  # the rule looks once a second
 _GATHER_S = 12.0
-_REPORT_S = 25.0
-_VERDICT_S = 90.0
 _LINGER_S = 3.0
 _TICK_S = 0.05
-
-
-class Link(Protocol):
-    """A line to the leader, however it is carried."""
-
-    orders: Orders | None
-    heard_at: float | None
-
-    def tell(self, status: Status) -> None: ...
-    def send_report(self, incident: int, first_rank: int, data: bytes) -> None: ...
-    def close(self) -> None: ...
-
-
-class Server(Protocol):
-    problem: str | None
-
-    def close(self) -> None: ...
 
 
 class Team:
@@ -65,7 +46,8 @@ class Team:
         share: str | None = None,
         progress: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.job, self.share, self.progress = job, share, progress
+        self.job, self.progress = job, progress
+        self.share = share or os.environ.get("EROICA_SHARED_DIR")
         self.host = host_name()
         self.membership: Membership | None = None
         self.exchange: Exchange | None = None
@@ -118,23 +100,12 @@ class Team:
             logger.warning("%s", self.problems[-1])
 
     def _join(self, found: Membership, now: float) -> None:
-        from eroica.watch.folder_carrier import FolderLink, FolderServer, open_shelf
-        from eroica.watch.http_carrier import HttpLink, HttpServer
-
-        key = job_secret(found.key)
-        shelf = open_shelf(self.share, found.key) if self.share else None
         self._joined_at = now
         if found.is_leader:
-            orders = Orders(host=self.host, hold_s=hold_s(found.num_hosts))
-            exchange = Exchange(orders)
-            self.server = (
-                FolderServer(shelf, key, exchange) if shelf else HttpServer(found, key, exchange)
-            )
-            self.exchange = exchange
+            self.exchange, self.server = open_server(found, self.share, self.host)
         else:
             self._status = Status(first_rank=found.first_rank, host=self.host)
-            status = self._status
-            self.link = FolderLink(shelf, key, status) if shelf else HttpLink(found, key, status)
+            self.link = open_link(found, self.share, self._status)
         self.membership = found
         part = "this is the host of rank 0" if found.is_leader else f"rank 0 is at {found.address}"
         self.progress(f"a job of several hosts: {part}")
@@ -144,6 +115,10 @@ class Team:
             if status.first_rank not in self._known:
                 self._known.add(status.first_rank)
                 self.progress(f"host {status.host} joined")
+        for status in exchange.lost(now):
+            if status.first_rank in self._known:
+                self._known.remove(status.first_rank)
+                self.progress(f"host {status.host} fell silent")
 
     def _is_alone(self, now: float) -> bool:
         if self.link is None:
@@ -207,7 +182,7 @@ class Team:
                 living = exchange.living(time.monotonic())
                 return all(one.gathered >= number or one.is_ended for one in living)
 
-            _wait_for(has_all, _GATHER_S, wait)
+            wait_for(has_all, _GATHER_S, wait)
             exchange.announce(phase="end")
         elif self.link is not None:
             link = self.link
@@ -219,74 +194,33 @@ class Team:
                 return phase == "end" or self._is_alone(time.monotonic())
 
             if not self._own.is_ended:
-                _wait_for(is_end, _GATHER_S + _LOST_S, wait)
+                wait_for(is_end, _GATHER_S + _LOST_S, wait)
 
     def join(self, result: WatchResult, *, wait: Callable[[], None] = lambda: None) -> WatchResult:
         """Leader: add the others' reports. Others: report, and learn where the verdict is."""
+        if self.membership is None:
+            return result
         if self.exchange is not None:
-            self._collect(result, wait)
+            problem = self.server.problem if self.server is not None else None
+            collect_reports(
+                result,
+                self.exchange,
+                self.membership,
+                host=self.host,
+                problems=[*self.problems, *([problem] if problem else [])],
+                wait=wait,
+            )
             result.team = self
         elif self.link is not None:
-            result.elsewhere = self._report(result, wait)
+            result.elsewhere = send_report(
+                result,
+                self.link,
+                self.membership,
+                host=self.host,
+                is_alone=lambda: self._is_alone(time.monotonic()),
+                wait=wait,
+            )
         return result
-
-    def _collect(self, result: WatchResult, wait: Callable[[], None]) -> None:
-        assert self.exchange is not None and self.membership is not None
-        exchange, number = self.exchange, self.exchange.orders.incident
-
-        def has_all() -> bool:
-            living = {one.first_rank for one in exchange.living(time.monotonic())}
-            return all((number, rank) in exchange.reports for rank in living)
-
-        _wait_for(has_all, _REPORT_S, wait)
-        with exchange.changed:
-            found = {key[1]: data for key, data in exchange.reports.items() if key[0] == number}
-            silent = [one.status for rank, one in exchange.heard.items() if rank not in found]
-        if self.server is not None and self.server.problem:
-            self.problems.append(self.server.problem)
-        join_reports(
-            result,
-            [found[rank] for rank in sorted(found)],
-            host=self.host,
-            membership=self.membership,
-            lost=silent,
-            problems=self.problems,
-        )
-
-    def _report(self, result: WatchResult, wait: Callable[[], None]) -> VerdictPlace | None:
-        link, membership = self.link, self.membership
-        assert link is not None and membership is not None
-        if self._is_alone(time.monotonic()):
-            self._note_alone(result, "it is not heard")
-            return None
-        number = max(1, link.orders.incident if link.orders is not None else 1)
-        report = make_report(result, number, membership.first_rank, self.host)
-        try:
-            link.send_report(number, membership.first_rank, encode_report(report))
-        except OSError as error:
-            self._note_alone(result, str(error))
-            return None
-
-        def is_told() -> bool:
-            orders = link.orders
-            return orders is not None and orders.verdict_of >= number
-
-        self.progress("reported to the host of rank 0")
-        _wait_for(lambda: is_told() or self._is_alone(time.monotonic()), _VERDICT_S, wait)
-        if not is_told() or link.orders is None:
-            self._note_alone(result, "it took the report but named no verdict")
-            return None
-        return link.orders.verdict
-
-    def _note_alone(self, result: WatchResult, why: str) -> None:
-        assert self.membership is not None
-        what = f"of this host only: rank 0's host {self.membership.address} has no part ({why})"
-        result.warnings.append(what)
-        result.evidence = msgspec.structs.replace(
-            result.evidence,
-            warnings=(*result.evidence.warnings, Warning(file=None, what=what)),
-            world_size=max(result.evidence.world_size, self.membership.world_size),
-        )
 
     # --- the leader's verdict
 
@@ -368,19 +302,9 @@ class Team:
                 return all(exchange.delivered.get(s.first_rank, 0) >= sequence for s in living)
 
             if self.share is None:
-                _wait_for(is_heard, _LINGER_S, lambda: None)
+                wait_for(is_heard, _LINGER_S)
                 time.sleep(_TICK_S)
         for part in (self.server, self.link):
             if part is not None:
                 part.close()
         self.server = self.link = None
-
-
-def _wait_for(is_met: Callable[[], bool], limit_s: float, wait: Callable[[], None]) -> bool:
-    until = time.monotonic() + limit_s
-    while not is_met():
-        if time.monotonic() > until:
-            return False
-        wait()
-        time.sleep(_TICK_S)
-    return True
