@@ -2,8 +2,11 @@
 
 import json
 import socket
+import time
 from pathlib import Path
 from typing import Any
+
+_MOST_BYTES = 1 << 24
 
 
 class NoAnswer(Exception):
@@ -13,23 +16,46 @@ class NoAnswer(Exception):
 def ask(folder: str | Path, rank: int, do: str, *, limit_s: float = 2.0, **arguments: Any) -> Any:  # noqa: ANN401
     """Return the hook's answer; raises NoAnswer.
 
-    A rank whose interpreter lock is held, or which is stopped, accepts but does not answer.
+    A rank whose interpreter lock is held, or which is stopped, accepts but does not answer. The
+    limit is for the whole answer, however slowly it trickles.
     """
+    until = time.monotonic() + limit_s
     path = str(Path(folder) / f"rank-{rank:05d}.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(limit_s)
         try:
             connection.connect(path)
             connection.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
-            with connection.makefile("rb") as stream:
-                line = stream.readline(1 << 24)
+            line = _line(connection, until)
         except TimeoutError:
             raise NoAnswer(f"rank {rank} did not answer within {limit_s:g} s") from None
         except OSError as error:
             raise NoAnswer(f"rank {rank} cannot be asked: {error}") from None
     if not line:
         raise NoAnswer(f"rank {rank} closed the line")
-    answer = json.loads(line)
-    if not answer["ok"]:
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict) or not (answer.get("ok") is True or "error" in answer):
+        raise NoAnswer(f"rank {rank} gave an answer that is none")
+    if answer.get("ok") is not True:
         raise NoAnswer(f"rank {rank}: {answer['error']}")
-    return answer["value"]
+    return answer.get("value")
+
+
+def _line(connection: socket.socket, until: float) -> bytes:
+    """Read up to the end of a line; TimeoutError when the time is over."""
+    pieces: list[bytes] = []
+    size = 0
+    while size < _MOST_BYTES:
+        left = until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        piece = connection.recv(1 << 16)
+        pieces.append(piece)
+        size += len(piece)
+        if not piece or piece.endswith(b"\n"):
+            break
+    return b"".join(pieces)

@@ -204,8 +204,15 @@ def _ask_all(
     job: LiveJob, captures: dict[int, RankCapture], is_flight_wanted: bool, answer_s: float
 ) -> None:
     with ThreadPoolExecutor(max_workers=16, thread_name_prefix="eroica-ask") as pool:
-        for capture in captures.values():
-            pool.submit(_ask_one, job, job.ranks[capture.rank], capture, is_flight_wanted, answer_s)
+        asked = {
+            rank: pool.submit(_ask_one, job, job.ranks[rank], capture, is_flight_wanted, answer_s)
+            for rank, capture in captures.items()
+        }
+    for rank, future in asked.items():
+        try:
+            future.result()
+        except OSError as error:  # no room for its files, or the folder went away
+            captures[rank].missing.append(f"Flight Recorder and settings: {error}")
 
 
 def _ask_one(
@@ -231,7 +238,7 @@ def _ask_one(
             capture.missing.append(f"Flight Recorder: {error}")
         try:
             ask(job.folder, rank.rank, "facts", limit_s=answer_s, path=str(base / "facts"))
-            capture.facts = json.loads(_read(base / "facts") or b"[]")
+            capture.facts = _records(_read(base / "facts"))
         except NoAnswer as error:
             capture.missing.append(f"settings: {error}")
         if not capture.stacks:
@@ -284,9 +291,8 @@ def read_ending(folder: str | Path, rank: int, pid: int | None = None) -> dict[s
     data = _read(Path(folder) / f"rank-{rank:05d}.exit.json")
     if data is None:
         return None
-    try:
-        story: dict[str, Any] = json.loads(data)
-    except json.JSONDecodeError:
+    story = _decoded(data)
+    if not isinstance(story, dict):
         return None
     return story if pid is None or story.get("pid") == pid else None
 
@@ -300,9 +306,18 @@ def read_last_flight(capture: RankCapture, folder: str | Path) -> None:
 
 def read_facts(folder: str | Path, rank: int) -> list[dict[str, Any]]:
     """Return the last facts the hook wrote at the rank's exit."""
-    data = _read(Path(folder) / f"rank-{rank:05d}.facts.json")
+    return _records(_read(Path(folder) / f"rank-{rank:05d}.facts.json"))
+
+
+def _records(data: bytes | None) -> list[dict[str, Any]]:
+    """A list of JSON objects; what a dying rank wrote otherwise is left out."""
+    found = _decoded(data)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _decoded(data: bytes | None) -> object:
+    """JSON that a rank wrote; None where it is cut off or none."""
     try:
-        facts: list[dict[str, Any]] = json.loads(data or b"[]")
-    except json.JSONDecodeError:
-        return []
-    return facts
+        return json.loads(data or b"null")
+    except (ValueError, RecursionError):
+        return None

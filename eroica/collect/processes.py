@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eroica.collect import proc
+from eroica.collect.hook.folder import make_private
 
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "busybox", "tini"))
 """A script in one of them is not the training, whatever its environment says."""
@@ -189,8 +190,11 @@ def _job(
 
 def find_folder_of(pid: int) -> str | None:
     """Return the folder in which a rank that imported eroica itself can be reached."""
-    for base in (Path("/dev/shm"), Path(tempfile.gettempdir())):
-        for marker in (base / f"eroica-{os.getuid()}").glob(f"*/pid-{pid}"):
+    for root in (Path("/dev/shm"), Path(tempfile.gettempdir())):
+        base = root / f"eroica-{os.getuid()}"
+        if not base.is_dir() or not make_private(str(base)):
+            continue
+        for marker in base.glob(f"*/pid-{pid}"):
             return str(marker.parent)
     return None
 

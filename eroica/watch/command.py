@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from eroica.collect import proc
+from eroica.collect.hook.folder import make_private
 from eroica.collect.spy import end_with_parent
 from eroica.errors import InputError
 
@@ -41,7 +42,8 @@ def make_folder() -> Path:
 
 def _make_below(root: Path) -> Path:
     base = root / f"eroica-{os.getuid()}"
-    base.mkdir(mode=0o700, exist_ok=True)
+    if not make_private(str(base)):
+        raise OSError(f"{base} cannot be made, or is not ours alone")
     return Path(tempfile.mkdtemp(prefix="run-", dir=base))
 
 

@@ -10,14 +10,19 @@ import contextlib
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 
 
 def find_folder() -> str | None:
     """Return the job's folder, made if need be; None where nothing can be written."""
-    given = os.environ.get("EROICA_RUN")
-    folder = given or os.path.join(_base(), "job-" + job_key())
+    folder = os.environ.get("EROICA_RUN")
+    if not folder:
+        base = _base()
+        if base is None:
+            return None
+        folder = os.path.join(base, "job-" + job_key())
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError:
@@ -64,9 +69,12 @@ def _is_attended(folder: str) -> bool:
 
 def sweep() -> None:
     """Take away folders whose ranks are all gone (killed, so that they could not)."""
+    base = _base()
+    if base is None:
+        return
     with contextlib.suppress(OSError):
-        for folder in os.listdir(_base()):
-            path = os.path.join(_base(), folder)
+        for folder in os.listdir(base):
+            path = os.path.join(base, folder)
             if folder.startswith(("job-", "run-")) and not _is_used(path):
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -85,10 +93,28 @@ def job_key() -> str:
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
 
 
-def _base() -> str:
-    shared = "/dev/shm"
-    root = shared if os.access(shared, os.W_OK) else tempfile.gettempdir()
-    return os.path.join(root, f"eroica-{os.getuid()}")
+def _base() -> str | None:
+    for root in ("/dev/shm", tempfile.gettempdir()):
+        base = os.path.join(root, f"eroica-{os.getuid()}")
+        if make_private(base):
+            return base
+    return None
+
+
+def make_private(folder: str) -> bool:
+    """Make a folder only we can write; False where another user's lies there, or a link.
+
+    In a place that all may write, anybody can have made it before us, to read what we write or
+    to answer in our ranks' stead.
+    """
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        found = os.lstat(folder)
+    except OSError:
+        return False
+    is_open = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not is_open
 
 
 def is_child_of_rank(folder: str) -> bool:
