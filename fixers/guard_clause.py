@@ -181,7 +181,7 @@ def _leaves(node: cst.If) -> bool:
     if ends_early(node.body) is not None:
         return True
     last = node.body.body[-1]
-    call = called(last)  # type: ignore[arg-type]
+    call = called(last)
     exits = call is not None and code(call.func) in ("sys.exit", "exit", "quit", "os._exit")
     return exits or code(last).startswith("raise SystemExit")
 

@@ -164,7 +164,7 @@ def _by_identity(
         edits.replace(inner, list(inner.body.body))
     edits.before(outer, f"first, second = sorted(({', '.join(locks)}), key=id)")
     both = [cst.WithItem(cst.Name(name)) for name in ("first", "second")]
-    edits.replace(outer, lambda node: node.with_changes(items=both))  # type: ignore[arg-type]
+    edits.replace(outer, lambda node: node.with_changes(items=both))
     return context.result(
         edits,
         why=f"{source.path}:{source.line(outer)} takes {locks[0]}, then {locks[1]}; called with "

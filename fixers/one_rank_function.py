@@ -20,7 +20,7 @@ from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import definitions, ranked
 from eroica.fix.moves import hoist, in_groups, meets_all, shared_statements
-from eroica.fix.tree import Function, Source, code, dotted, find
+from eroica.fix.tree import Function, Source, body_of, code, dotted, find
 
 CODE = "COL004"
 ANSWERS = frozenset(
@@ -156,28 +156,28 @@ def _open_up(
     context: Context, source: Source, function: Function, decorator: cst.Decorator
 ) -> FixerResult | None:
     edits = Edits(source)
-    body = [*function.body.body]
+    body = list(body_of(function))
     dist = source.alias("torch.distributed")
     if dist is None:
         edits.add_import("import torch.distributed as dist")
     test = cst.parse_expression(f"{dist or 'dist'}.get_rank() == 0")
     lines = hoist(edits, body, context.files)
-    if lines is None or not all(isinstance(s, cst.BaseStatement) for s in body):
+    if lines is None:
         return None
     leads = {s for s in body if isinstance(s, cst.SimpleStatementLine)}
     shared = shared_statements(
         source, body, lambda s: s in leads and meets_all(source, s, context.files)
     )
     new: list[cst.BaseStatement] = [*edits.statements("\n".join(lines))] if lines else []
-    for is_shared, statements in in_groups(body, shared):  # type: ignore[arg-type]
-        edited = [cst.ensure_type(edits.edited(s), cst.BaseStatement) for s in statements]
+    for is_shared, statements in in_groups(body, shared):
+        edited = [edits.edited(s) for s in statements]
         own = cst.If(test=test, body=cst.IndentedBlock(body=edited))
         new.extend(edited if is_shared or _is_text(statements) else [own])
     kept = [d for d in function.decorators if d is not decorator]
     lead = function.leading_lines or decorator.leading_lines
     edits.replace(
         function,
-        lambda node: node.with_changes(  # type: ignore[arg-type]
+        lambda node: node.with_changes(
             decorators=kept, leading_lines=lead, body=function.body.with_changes(body=new)
         ),
     )

@@ -19,7 +19,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.decisions import works
 from eroica.fix.edits import Edits
-from eroica.fix.tree import Source, argument, code, dotted, find
+from eroica.fix.tree import Source, argument, code, dotted, find, walk
 
 CODE = "UNE002"
 ANSWERS = frozenset(
@@ -163,7 +163,7 @@ def _feeds_training(context: Context, source: Source, call: cst.Call) -> bool:
     named = {target for target, value, _ in source.assignments() if value is call}
     return any(
         works(context, source, loop.body)
-        and any(dotted(node) in named for node in find(loop.iter, cst.CSTNode) if dotted(node))
+        and any(dotted(node) in named for node in walk(loop.iter) if dotted(node))
         for loop in find(source.module, cst.For)
     )
 

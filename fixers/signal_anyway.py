@@ -20,7 +20,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.tree import Function, Source, called, code, dotted, find
+from eroica.fix.tree import Function, Source, body_of, called, code, dotted, find, walk
 
 CODE = "THR005"
 ANSWERS = frozenset(
@@ -167,7 +167,7 @@ def _held(context: Context) -> FixerResult | None:
 
 def _edited(edits: Edits, body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
     """The statements as they are after what was removed inside of them."""
-    return [cst.ensure_type(edits.edited(s), cst.BaseStatement) for s in body]
+    return [edits.edited(s) for s in body]
 
 
 def _may_leave(body: Sequence[cst.CSTNode]) -> bool:
@@ -175,7 +175,7 @@ def _may_leave(body: Sequence[cst.CSTNode]) -> bool:
     return any(
         isinstance(n, cst.Call | cst.Return | cst.Raise | cst.Subscript)
         for s in body
-        for n in find(s, cst.CSTNode)
+        for n in walk(s)
     )
 
 
@@ -206,7 +206,7 @@ def _is_signal(line: cst.CSTNode) -> bool:
 def _signal(context: Context) -> FixerResult | None:
     """The last line of a function that runs in a thread."""
     for source, function in context.every(cst.FunctionDef, 0.4):
-        body = [*function.body.body]
+        body = list(body_of(function))
         if function.name.value not in _threads(source) or len(body) < 2:
             continue
         first = 1 if isinstance(body[0], cst.SimpleStatementLine) and _is_text(body[0]) else 0
@@ -223,7 +223,7 @@ def _signal(context: Context) -> FixerResult | None:
 def _worker(context: Context) -> FixerResult | None:
     """``q.get()``, work, ``q.task_done()`` in the loop of a thread: it must outlive an error."""
     for source, loop in context.loops(0.4):
-        body = list(loop.body.body)
+        body = list(body_of(loop))
         last = body[-1] if body else None
         if not isinstance(last, cst.SimpleStatementLine) or not code(last).endswith(".task_done()"):
             continue
@@ -250,11 +250,11 @@ def _is_text(line: cst.SimpleStatementLine) -> bool:
 
 
 def _wrap(
-    edits: Edits, work: Sequence[cst.BaseStatement], signal: cst.CSTNode, handler: str
+    edits: Edits, work: Sequence[cst.BaseStatement], signal: cst.BaseStatement, handler: str
 ) -> None:
     block = [work[0].with_changes(leading_lines=()), *work[1:]]
     text = f"try:\n    __WORK__\n{handler}finally:\n    __SIGNAL__"
-    last = signal.with_changes(leading_lines=())  # type: ignore[arg-type]
+    last = signal.with_changes(leading_lines=())
     edits.replace(work[0], edits.statements(text, WORK=block, SIGNAL=[last]))
     for statement in (*work[1:], signal):
         edits.remove(statement)

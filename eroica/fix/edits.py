@@ -180,10 +180,10 @@ class Edits:
         """Add a function below the imports."""
         self._helpers.append(text)
 
-    def edited(self, statement: cst.CSTNode) -> cst.CSTNode:
+    def edited(self, statement: cst.CSTNode) -> cst.BaseStatement:
         """Return one statement with the edits made inside of it so far."""
         new = statement.visit(_Apply(self))
-        assert isinstance(new, cst.CSTNode)
+        assert isinstance(new, cst.BaseStatement)
         return new
 
     def text(self) -> str:
