@@ -7,6 +7,7 @@ from eroica.localize.source_calls import Calls
 from eroica.localize.stuck_children import child_root, loader_root
 from eroica.localize.stuck_locks import lock_root
 from eroica.localize.stuck_peers import Peers
+from eroica.localize.stuck_pools import or_full_pool
 from eroica.localize.stuck_queues import event_root, queue_root, thread_root
 from eroica.localize.stuck_root import Blocked, Root, Rule, suspect
 from eroica.localize.stuck_store import store
@@ -16,13 +17,13 @@ from eroica.records import LogEvent
 
 RULES: dict[str, Rule] = {
     "loader": loader_root,
-    "child": child_root,
+    "child": or_full_pool(child_root),
     "lock": lock_root,
     "queue_get": queue_root,
     "queue_put": queue_root,
     "event": event_root,
     "thread": thread_root,
-    "future": thread_root,
+    "future": or_full_pool(thread_root),
 }
 
 
