@@ -1,21 +1,16 @@
 """The hook in processes of its own: without torch, under a stub of it, in forks, beside others."""
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
 
 import pytest
+from make_rank import INJECT, finish, letters, run_rank
 
 from eroica.collect.asking import NoAnswer, ask
 from eroica.collect.gather import read_ending, read_facts
-from eroica.collect.hook import layout
 from eroica.collect.rings import RingReader, find_rings
-
-INJECT = Path(__file__).parents[1] / "eroica" / "collect" / "inject"
 
 STUB = {
     "torch/__init__.py": "from torch.utils.data import dataloader\n__version__ = '2.1'\n"
@@ -57,39 +52,6 @@ def stub(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text))
     return root
-
-
-def run_rank(folder, code, *paths, python=sys.executable, **environment):
-    """Run code as rank 3 of 4 with the hook injected; stdin stays open for a running rank."""
-    given = {
-        **{k: v for k, v in os.environ.items() if not k.startswith(("RANK", "EROICA"))},
-        "PYTHONPATH": os.pathsep.join([str(INJECT), *map(str, paths)]),
-        "RANK": "3",
-        "WORLD_SIZE": "4",
-        "LOCAL_RANK": "1",
-        "EROICA_RUN": str(folder),
-        **environment,
-    }
-    return subprocess.Popen(
-        [python, "-c", textwrap.dedent(code)],
-        env={k: v for k, v in given.items() if v is not None},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(process):
-    out, err = process.communicate("\n", timeout=60)
-    return process.returncode, out, err
-
-
-def letters(folder, rank=3):
-    reader = RingReader(find_rings(folder)[rank])
-    text = "".join(layout.LETTERS[event.kind] for event in reader.read_new())
-    reader.close()
-    return text
 
 
 LOOP = """
