@@ -155,3 +155,16 @@ def test_a_file_of_another_machine_is_found_by_the_end_of_its_path(project, file
 def test_a_watched_command_that_a_signal_ends_gives_its_code(tmp_path, monkeypatch, capfd):
     shell = Shell(make_cli.job(tmp_path), monkeypatch, capfd)
     assert shell("run", "--", "bash", "-c", "kill -9 $$").code == 137
+
+
+def test_text_for_a_pipe_is_exact_and_on_a_terminal_moves_nothing(monkeypatch):
+    told = "rank 1 \x1b[2J\u202e says hi\n"
+    for is_terminal, shown in (
+        (False, told.encode()),
+        (True, rb"rank 1 \x1b[2J\u202e says hi" + b"\n"),
+    ):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+        stream.isatty = lambda is_terminal=is_terminal: is_terminal
+        monkeypatch.setattr(output.sys, "stdout", stream)
+        output.print_bytes(told.encode())
+        assert stream.buffer.getvalue() == shown

@@ -15,7 +15,7 @@ from rich.text import Text
 from eroica import incident
 from eroica.errors import InputError
 from eroica.gathering import Progress
-from eroica.text import one_line
+from eroica.text import one_line, visible
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -94,8 +94,10 @@ def split_words(option: str, text: str) -> list[str]:
 
 
 def print_bytes(data: bytes) -> None:
-    """Write a record to stdout, byte for byte."""
+    """Write a record to stdout, byte for byte; on a terminal nothing in it moves the cursor."""
     sys.stdout.flush()
+    if sys.stdout.isatty():
+        data = visible(data.decode("utf-8", "replace")).encode()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
