@@ -67,7 +67,16 @@ def _watch_tracing(name: str) -> None:
                     _tracing.pop(name, None)
                 else:
                     _tracing[name] = (repr(function)[:200], user_places(2))
-        return original(function)
+        if function is None or name != "setprofile":
+            return original(function)
+        own = sys._getframe().f_code
+
+        def after_return(frame: Any, event: str, argument: Any) -> None:
+            # The job's profiler must not see this call end that it never saw begin.
+            if frame.f_code is own and event == "return":
+                original(function)
+
+        return original(after_return)
 
     setattr(sys, name, wrapper)
 
