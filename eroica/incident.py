@@ -192,7 +192,7 @@ class IncidentFolder:
         patches = self._read("patches.json", list[Patch])
         for patch in patches:
             self.patch_path(patch.id)
-        return patches
+        return [_as_its_source(patch) for patch in patches]
 
     def free_patch_id(self, letter: str) -> str:
         """An id that no patch here has, e.g. ``P3``: applied ones are found by their id."""
@@ -241,6 +241,13 @@ class IncidentFolder:
                 str(error),
                 next_step="check its permissions; eroica list shows the others",
             ) from error
+
+
+def _as_its_source(patch: Patch) -> Patch:
+    """Only a fixer's patch can be safe, whatever the file of an incident from elsewhere says."""
+    if patch.label == "safe" and not patch.source.startswith("fixer "):
+        return msgspec.structs.replace(patch, label="review")
+    return patch
 
 
 def create(slug: str, root: Path | None = None) -> IncidentFolder:

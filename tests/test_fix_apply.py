@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from eroica.errors import EroicaError, InputError, StaleSource
 from eroica.fix.apply import apply, compatible, undo
 from eroica.fix.branch import commit_message, commit_to_branch
 from eroica.fix.diff import file_edit, lines_of, merge, sha256, unified
-from eroica.incident import IncidentFolder
+from eroica.incident import IncidentFolder, create
 from eroica.records import Cause, Incident, Job, Patch, Place, Rehearsal
 
 A, B = "a = 1\nb = 2\nc = 3\n", "x = 1\n"
@@ -264,3 +265,43 @@ def test_an_undone_record_is_plain_json(root, folder):
     apply([patch(file_edit("a.py", A, "a = 2\n"))], root, folder)
     line = (folder.path / "decisions.jsonl").read_text().splitlines()[0]
     assert json.loads(line)["action"] == "apply"
+
+
+# --- an incident from somebody else -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "after", "why"),
+    [
+        ("tests/test_a.py", "a = 2\n", "test"),
+        (".git/hooks/pre-commit.py", "a = 2\n", "git"),
+        ("a.py", "a = 2  # \u202e\n", "invisible"),
+    ],
+)
+def test_a_patch_that_never_passed_a_gate_is_not_applied_whatever_its_record_says(
+    root, path, after, why
+):
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(A)
+    forged = patch(file_edit(path, A, after), label="safe")
+    with pytest.raises(EroicaError, match="is not applied"):
+        apply([forged], root)
+    assert (root / path).read_text() == A
+
+
+def test_a_patch_that_shows_another_diff_than_it_writes_is_not_applied(root):
+    shown = patch(file_edit("a.py", A, "a = 2\nb = 2\nc = 3\n"))
+    forged = msgspec.structs.replace(shown, edits=(file_edit("a.py", A, "import os\n"),))
+    with pytest.raises(EroicaError, match="not what it would write"):
+        apply([forged], root)
+    assert (root / "a.py").read_text() == A
+    assert apply([shown], root)[0].applied
+
+
+def test_only_a_fixers_patch_is_read_back_as_safe(tmp_path):
+    folder = create("x", tmp_path)
+    edit = file_edit("a.py", A, "a = 2\n")
+    by_fixer = patch(edit, label="safe")
+    by_model = msgspec.structs.replace(by_fixer, id="M1", source="model openai:x")
+    folder.write_patches([by_fixer, by_model])
+    assert [one.label for one in folder.read_patches()] == ["safe", "review"]

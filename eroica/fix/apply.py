@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from eroica.errors import EroicaError, InputError, StaleSource
-from eroica.fix.diff import merge, sha256
+from eroica.fix.diff import merge, sha256, unified
+from eroica.fix.gates import check
 from eroica.incident import IncidentFolder, now
 from eroica.records import Decision, FileEdit, Patch
 
@@ -31,6 +32,7 @@ def apply(
                 "; ".join(gate.reason for gate in patch.gates if not gate.passed),
                 next_step="eroica review shows it; edit the file by hand",
             )
+        _refuse_hidden(patch)
     if not patches:
         return []
     base = Path(root)
@@ -43,6 +45,24 @@ def apply(
     if folder is not None:
         record(folder, done, hashes, base, {path: old for path, (old, _) in texts.items()})
     return done
+
+
+_ALWAYS = ("ordinary files", "visible")
+"""Gates that are asked again: an incident is a folder, and may come from somebody else."""
+
+
+def _refuse_hidden(patch: Patch) -> None:
+    if unified(patch.edits) != patch.diff:
+        raise EroicaError(
+            f"patch {patch.id} is not applied",
+            "the diff that was shown is not what it would write",
+            "eroica fix makes patches anew",
+        )
+    for gate in check(patch.edits):
+        if gate.name in _ALWAYS and not gate.passed:
+            raise EroicaError(
+                f"patch {patch.id} is not applied", gate.reason, "eroica fix makes patches anew"
+            )
 
 
 def combine(edits: Sequence[FileEdit]) -> dict[str, tuple[str, str]]:
