@@ -66,3 +66,44 @@ def test_a_pool_full_of_tasks_that_wait_for_the_pool_is_a_deadlock(tmp_path, wai
 def test_a_pool_with_an_idle_thread_is_not_full(tmp_path):
     causes = diagnose(tmp_path, FUTURE, FUTURE_WORKER, idle=True)
     assert not [c for c in causes if "threads all wait" in c.summary]
+
+
+SCORER = """
+def score(words, future):
+    try:
+        future.set_result(sum(TABLE[w] for w in words))
+    except KeyError:
+        {handler}
+def main():
+    submit(score, words).result()
+    loss.backward()
+"""
+
+
+def result_of(folder: Path, handler: str):
+    (folder / "job.py").write_text(SCORER.format(handler=handler))
+    file = str(folder / "job.py")
+    waits = ThreadStack(
+        frames=(*FUTURE, Place(name="main", file=file, line=8)), name="MainThread", is_main=True
+    )
+    peer = ThreadStack(
+        frames=(*BACKWARD, Place(name="main", file=file, line=9)), name="MainThread", is_main=True
+    )
+    stacks = [
+        RankEvidence(rank=r, stacks=(ProcessStacks(threads=(t,)),))
+        for r, t in enumerate((peer, waits))
+    ]
+    evidence = JobEvidence(
+        ranks=tuple(stacks), world_size=2, source_root=str(folder), symptom_hint="stuck"
+    )
+    return localize_stuck(evidence).causes[0]
+
+
+def test_a_result_that_a_swallowed_error_kept_from_coming_is_placed_at_the_handler(tmp_path):
+    cause = result_of(tmp_path, "pass")
+    assert (cause.category, cause.ranks) == ("exception_swallowed", (1,))
+    assert [(f.name, f.line) for f in cause.functions] == [("score", 6), ("main", 8)]
+
+
+def test_a_handler_that_passes_the_error_on_is_not_blamed(tmp_path):
+    assert result_of(tmp_path, "future.set_exception(error)").category == "thread_lock_deadlock"

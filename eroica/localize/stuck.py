@@ -16,6 +16,7 @@ from eroica.localize.source import Project
 from eroica.localize.stuck_blocked import blocked, follower
 from eroica.localize.stuck_divergence import Divergence
 from eroica.localize.stuck_failed import Death, deaths, failed, stopped
+from eroica.localize.stuck_left import last_places
 from eroica.localize.stuck_logs import with_logs
 from eroica.localize.stuck_peers import Peers
 from eroica.localize.stuck_recorder import from_recorder
@@ -24,7 +25,7 @@ from eroica.localize.stuck_view import RankView, views
 from eroica.records import FAMILY, JobEvidence, Symptom, Verdict
 from eroica.units import rank_phrase
 
-MAX_CAUSES = 4
+MAX_CAUSES = 4  # a person reads the first two
 STILL_WORKING = frozenset({"serialized_on_rank0", "straggler_compute"})
 """Categories of a rank that works while the others wait: no hang."""
 
@@ -69,7 +70,7 @@ def _suspects(
     only_timeouts = bool(ended) and all(d.is_timeout or d.is_secondary for d in ended)
     if ended and not only_timeouts:
         others = [d for d in ended if d is not ended[0]]
-        found.append(failed(ended[0], project, others, waiting))
+        found.append(_placed(failed(ended[0], project, others, waiting), ended, seen, project))
         if len(ended) == len(seen):
             return found
     found += _stopped(stopped(alive), waiting)
@@ -87,6 +88,21 @@ def _suspects(
         found += order.other_groups(peers)
     found += [_behind(s, found) for s in from_recorder(peers)]
     return _after_a_death(found, ended, alive) or peers.apart()
+
+
+def _placed(
+    death: Suspect, ended: Sequence[Death], seen: Sequence[RankView], project: Project
+) -> Suspect:
+    """A rank that ended without a traceback is placed by what was last seen of it.
+
+    Where others still wait, the place where they miss it is told later, by what they wait for.
+    """
+    if death.places or len(ended) < len(seen):
+        return death
+    own = next(v for v in seen if v.rank == ended[0].rank)
+    peers = [v for v in seen if v is not own]
+    places = last_places(own, peers, project, is_clean=ended[0].is_clean)
+    return replace(death, places=places)
 
 
 def _after_a_death(

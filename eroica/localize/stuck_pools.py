@@ -1,7 +1,10 @@
-"""A thread pool all of whose workers wait for tasks that only the same pool could run."""
+"""Waits for a result: of a pool full of waiters, of a task that ended without giving one."""
 
+import ast
 from collections.abc import Sequence
 
+from eroica.localize.locks import method_sites
+from eroica.localize.source_flow import swallowing_handlers
 from eroica.localize.stuck_root import Blocked, Root, Rule, first_place
 from eroica.localize.stuck_suspect import at
 from eroica.localize.stuck_view import RankView
@@ -33,9 +36,37 @@ def or_full_pool(rule: Rule) -> Rule:
         # A worker without user frames is idle: the pool could still run what is asked of it.
         if workers and all(w.user and _has(w, _RESULTS) for w in workers):
             return _exhausted(rules, wait, workers)
-        return rule(rules, view, wait, depth)
+        others = [w for w in view.threads if w.thread is not wait.thread and w.user]
+        lost = _lost_result(rules, wait) if wait.op == "Future.result" and not others else None
+        return lost or rule(rules, view, wait, depth)
 
     return follow
+
+
+def _lost_result(rules: Blocked, wait: Wait) -> Root | None:
+    """No thread is left that could set it, and who sets it may swallow an error before."""
+    for function, call in method_sites(rules.project, None, ("set_result",)):
+        for handler in swallowing_handlers(function, call.lineno):
+            if any(
+                isinstance(n, ast.Attribute) and n.attr == "set_exception"
+                for n in ast.walk(handler.node)
+            ):
+                continue
+            end = function.place(handler.node.body[-1].lineno)
+            return Root(
+                "exception_swallowed",
+                (end, *wait.user[:1]),
+                0.85,
+                "waits for the result of a task that has ended without one",
+                (
+                    f"the result is set at {at(function.place(call.lineno), rules.project)}, and "
+                    f"the handler at {at(end, rules.project)} goes on without set_exception",
+                    "no other thread of the process is in the project's code",
+                ),
+                ("that the handler was taken was not seen",),
+                "pass the error on with future.set_exception(error); wait with a time-out",
+            )
+    return None
 
 
 def _exhausted(rules: Blocked, wait: Wait, workers: list[Wait]) -> Root:

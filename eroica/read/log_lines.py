@@ -275,6 +275,11 @@ RULES: tuple[_Rule, ...] = (
         r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\)? (?:is killed by signal: "
         r"(?P<signal>[\w ]+)|exited unexpectedly.*)",
     ),
+    # --- C++ errors that nobody caught: the process aborts ---
+    _rule("native_error", "what():", r"what\(\):\s+(?P<what>.*)"),
+    _rule(
+        "native_error", "enforce fail at", r"\[enforce fail at (?P<where>[^\]]*)\] ?(?P<what>.*)"
+    ),
     # --- signals and schedulers ---
     _rule(
         "signal",
