@@ -31,7 +31,10 @@ def collect_to(
         if found.patterns:
             from eroica.summarize import write_parquet
 
-            write_parquet(folder / "patterns.parquet", found.patterns)
+            target = folder / "patterns.parquet"
+            target.touch(PRIVATE)
+            target.chmod(PRIVATE)
+            write_parquet(target, found.patterns)
     except OSError as error:
         raise InputError(f"cannot write to {folder}", str(error), "eroica collect -o DIR") from None
     ranks = rank_phrase([rank.rank for rank in found.evidence.ranks])
