@@ -20,7 +20,8 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.tree import Function, Source, body_of, called, code, dotted, find, walk
+from eroica.fix.threads import in_threads
+from eroica.fix.tree import Source, body_of, called, code, dotted, find, walk
 
 CODE = "THR005"
 ANSWERS = frozenset(
@@ -179,18 +180,6 @@ def _may_leave(body: Sequence[cst.CSTNode]) -> bool:
     )
 
 
-def _threads(source: Source) -> set[str]:
-    """Names of functions that are run in threads."""
-    text = source.text
-    found = set(re.findall(r"Thread\([^)]*?target=(?:[\w.]+\.)?(\w+)", text, re.S))
-    found |= set(re.findall(r"\.(?:submit|apply_async|map|Timer)\((?:[\w.]+\.)?(\w+)", text))
-    return found | {f.name.value for f in find(source.module, cst.FunctionDef) if _is_run(f)}
-
-
-def _is_run(function: Function) -> bool:
-    return function.name.value == "run" and len(function.params.params) == 1
-
-
 def _is_signal(line: cst.CSTNode) -> bool:
     call = called(line)
     if call is None or not isinstance(call.func, cst.Attribute):
@@ -207,7 +196,7 @@ def _signal(context: Context) -> FixerResult | None:
     """The last line of a function that runs in a thread."""
     for source, function in context.every(cst.FunctionDef, 0.4):
         body = list(body_of(function))
-        if function.name.value not in _threads(source) or len(body) < 2:
+        if function.name.value not in in_threads(source) or len(body) < 2:
             continue
         first = 1 if isinstance(body[0], cst.SimpleStatementLine) and _is_text(body[0]) else 0
         work = body[first:-1]

@@ -1,0 +1,266 @@
+"""DAT006 Parse a file once, not for each sample.
+
+## What it does
+Where a function that is called for each sample opens and parses a whole file whose path does not
+depend on the sample, puts the parsing into a cached function.
+
+## Why it hurts
+An index, a vocabulary or a table of labels is read and parsed again for each sample, all of it for
+one entry.
+
+## When it is wrong
+The file changes during the run, or the caller changes what was parsed.
+"""
+
+import re
+
+import libcst as cst
+
+from eroica.fix.context import Context, Example, FixerResult
+from eroica.fix.edits import Edits
+from eroica.fix.tree import Function, Source, body_of, code, dotted, find, names
+
+CODE = "DAT006"
+ANSWERS = frozenset(
+    {
+        "dataloader_bottleneck",
+        "straggler_data_loading",
+        "python_overhead",
+        "straggler_compute",
+        "growing_state",
+    }
+)
+LABEL = "review"
+FIXES = (
+    Example(
+        category="dataloader_bottleneck",
+        before="""\
+import json
+import os
+
+class Corpus:
+    def entry(self, i):
+        with open(os.path.join(self.root, "index.json")) as f:
+            return json.load(f)[i]  # <-- here
+
+    def __getitem__(self, i):
+        return self.entry(i)["label"]
+""",
+        after="""\
+import functools
+import json
+import os
+
+
+@functools.lru_cache(maxsize=8)
+def parsed_once(path):
+    \"\"\"Return what json.load makes of a file; callers must not change it.\"\"\"
+    with open(path) as f:
+        return json.load(f)
+
+
+class Corpus:
+    def entry(self, i):
+        return parsed_once(os.path.join(self.root, "index.json"))[i]
+
+    def __getitem__(self, i):
+        return self.entry(i)["label"]
+""",
+    ),
+    Example(
+        category="python_overhead",
+        before="""\
+import numpy as np
+
+class Rows:
+    def __getitem__(self, i):
+        table = np.load(self.path)  # <-- here
+        return table[i]
+""",
+        after="""\
+import functools
+import numpy as np
+
+
+@functools.lru_cache(maxsize=8)
+def parsed_once(path):
+    \"\"\"Return what np.load makes of a file; callers must not change it.\"\"\"
+    return np.load(path)
+
+
+class Rows:
+    def __getitem__(self, i):
+        table = parsed_once(self.path)
+        return table[i]
+""",
+    ),
+    Example(
+        category="dataloader_bottleneck",
+        before="""\
+class Words:
+    def __getitem__(self, i):
+        vocabulary = open(self.words).read().split()  # <-- here
+        return [vocabulary.index(w) for w in self.texts[i]]
+""",
+        after="""\
+import functools
+
+
+@functools.lru_cache(maxsize=8)
+def parsed_once(path):
+    \"\"\"Return what read makes of a file; callers must not change it.\"\"\"
+    return open(path).read().split()
+
+
+class Words:
+    def __getitem__(self, i):
+        vocabulary = parsed_once(self.words)
+        return [vocabulary.index(w) for w in self.texts[i]]
+""",
+    ),
+)
+KEEPS = (
+    Example(
+        category="dataloader_bottleneck",
+        before="""\
+import json
+
+class Corpus:
+    def __getitem__(self, i):
+        with open(f"{self.root}/{i}.json") as f:
+            return json.load(f)  # <-- here
+""",
+    ),
+    Example(
+        category="dataloader_bottleneck",
+        before="""\
+import json
+
+class Corpus:
+    def __init__(self, path):
+        with open(path) as f:
+            self.index = json.load(f)  # <-- here
+
+    def __getitem__(self, i):
+        return self.index[i]
+""",
+    ),
+)
+_FROM_FILE = re.compile(
+    r"(?:json|yaml|pickle|tomllib|toml|msgpack|ujson|orjson)\.(?:load|safe_load|unpack)"
+    r"|csv\.(?:reader|DictReader)"
+)
+_FROM_PATH = re.compile(
+    r"(?:numpy|torch)\.(?:load|loadtxt|genfromtxt)|pandas\.read_\w+|safetensors\.torch\.load_file"
+)
+_TEXT = re.compile(
+    r"open\((?P<path>.+?)\)(?P<rest>\.read(?:lines)?\(\)(?:\.split(?:lines)?\(.*?\))?)"
+)
+_HELPER = '''
+@{functools}.lru_cache(maxsize=8)
+def parsed_once(path):
+    """Return what {name} makes of a file; callers must not change it."""
+'''
+
+
+def fix(context: Context) -> FixerResult | None:
+    """Cache the parsing; None where no function near the cause parses one file again and again."""
+    for source, call in context.every(cst.Call, 0.6):
+        function = source.function_of(call)
+        if function is None or not _is_called_again(context, source, function):
+            continue
+        if source.functions_named("parsed_once"):
+            continue
+        edits = Edits(source)
+        if not (
+            _in_with(source, call, function, edits)
+            or _by_path(source, call, function, edits)
+            or _as_text(source, call, function, edits)
+        ):
+            continue
+        edits.add_import("import functools")
+        return context.result(
+            edits,
+            why=f"{source.path}:{source.line(call)} parses the whole file for each call of "
+            f"{function.name.value}().",
+            behaviour="The file is parsed once a process, and stays in memory.",
+            score=0.95 * context.closeness(source, call),
+        )
+    return None
+
+
+def _is_called_again(context: Context, source: Source, function: Function) -> bool:
+    """Called for a sample: ``__getitem__`` and its like, or a function that is given something."""
+    name = function.name.value
+    if name in ("__init__", "main", "__enter__", "setup", "prepare_data", "load", "worker_init"):
+        return False
+    given = [p.name.value for p in function.params.params if p.name.value not in ("self", "cls")]
+    return name in ("__getitem__", "__next__", "__call__", "collate_fn", "collate") or bool(given)
+
+
+def _is_free(path: cst.CSTNode, function: Function) -> bool:
+    """The path depends on nothing that is given or made in the call."""
+    own = {p.name.value for p in function.params.params} - {"self", "cls"}
+    own |= {n for target in find(function.body, cst.AssignTarget) for n in names(target.target)}
+    own |= {n for loop in find(function.body, cst.For) for n in names(loop.target)}
+    attributes = {n.attr.value for n in find(path, cst.Attribute)}
+    return not (names(path) - attributes) & own
+
+
+def _helper(source: Source, name: str, body: str) -> str:
+    functools = source.alias("functools") or "functools"
+    return _HELPER.format(functools=functools, name=name) + body
+
+
+def _in_with(source: Source, call: cst.Call, function: Function, edits: Edits) -> bool:
+    """``with open(path) as f: ... json.load(f)``."""
+    above = source.enclosing(call, cst.With)
+    if not isinstance(above, cst.With) or len(above.items) != 1 or not call.args:
+        return False
+    item = above.items[0]
+    opened, alias = item.item, code(item.asname.name) if item.asname else ""
+    if not isinstance(opened, cst.Call) or dotted(opened.func) != "open" or not opened.args:
+        return False
+    if not _FROM_FILE.fullmatch(source.full_name(call.func)) or code(call.args[0].value) != alias:
+        return False
+    path = opened.args[0].value
+    if not _is_free(path, function) or sum(n.value == alias for n in find(above, cst.Name)) != 2:
+        return False
+    made = code(call)
+    if "csv" in made:
+        made = f"list({made})"
+    rest = "".join(f", {code(a)}" for a in opened.args[1:]).replace(", ,", ",")
+    body = f"    with open(path{rest}) as {alias}:\n        return {made}\n"
+    edits.add_helper(_helper(source, code(call.func), body))
+    edits.replace_text(call, f"parsed_once({code(path)})")
+    inner = [edits.edited(s) for s in body_of(above)]
+    edits.replace(above, inner)
+    return True
+
+
+def _by_path(source: Source, call: cst.Call, function: Function, edits: Edits) -> bool:
+    """``np.load(path)``."""
+    if not _FROM_PATH.fullmatch(source.full_name(call.func)) or not call.args:
+        return False
+    path = call.args[0].value
+    if not _is_free(path, function) or dotted(getattr(path, "func", None)) == "open":
+        return False
+    rest = "".join(f", {code(a)}" for a in call.args[1:])
+    body = f"    return {code(call.func)}(path{rest})\n"
+    edits.add_helper(_helper(source, code(call.func), body))
+    edits.replace_text(call, f"parsed_once({code(path)})")
+    return True
+
+
+def _as_text(source: Source, call: cst.Call, function: Function, edits: Edits) -> bool:
+    """``open(path).read().split()``, with nothing around it that depends on the call."""
+    match = _TEXT.fullmatch(code(call))
+    if match is None or isinstance(source.parent(call), cst.Attribute):
+        return False
+    path = cst.parse_expression(match["path"].partition(",")[0])
+    if not _is_free(path, function):
+        return False
+    body = f"    return open(path){match['rest']}\n"
+    edits.add_helper(_helper(source, "read", body))
+    edits.replace_text(call, f"parsed_once({code(path)})")
+    return True
