@@ -28,6 +28,7 @@ def test_evidence_is_for_its_owner_alone(looked, tmp_path):
     files = sorted(folder.iterdir())
     assert [path.name for path in files] == ["evidence.json", "patterns.parquet"]
     assert [path.stat().st_mode & 0o777 for path in files] == [0o600, 0o600]
+    assert folder.stat().st_mode & 0o777 == 0o700
     assert said == f"{folder}: rank 1 of 4; 3 ranks are on other hosts"
 
 

@@ -26,15 +26,14 @@ def collect_to(
     found = look(pid, progress=progress)
     folder = out / f"host-{plain(host_name())}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         write_atomic(folder / "evidence.json", compact(found.evidence), PRIVATE)
         if found.patterns:
             from eroica.summarize import write_parquet
 
-            target = folder / "patterns.parquet"
-            target.touch(PRIVATE)
-            target.chmod(PRIVATE)
-            write_parquet(target, found.patterns)
+            write_parquet(folder / "patterns.parquet", found.patterns)
+            (folder / "patterns.parquet").chmod(PRIVATE)
     except OSError as error:
         raise InputError(f"cannot write to {folder}", str(error), "eroica collect -o DIR") from None
     ranks = rank_phrase([rank.rank for rank in found.evidence.ranks])
