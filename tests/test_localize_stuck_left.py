@@ -77,3 +77,19 @@ def test_an_abort_over_sizes_that_do_not_fit_is_a_shape_mismatch(tmp_path):
     aborted = RankExit(exit_code=-6, signal="SIGABRT")
     cause = localize_stuck(evidence(tmp_path, aborted, events=[said])).causes[0]
     assert (cause.category, places(cause)[0]) == ("collective_shape_mismatch", ("train", 3))
+
+
+def test_the_same_error_on_every_rank_names_them_all_and_says_its_first_line(tmp_path):
+    (tmp_path / "job.py").write_text(TEXT)
+    here = (Place(name="train", file=str(tmp_path / "job.py"), line=3),)
+    failed = RankExit(
+        exit_code=1,
+        error_type="RuntimeError",
+        message="no such parameter\n\nMore text",
+        frames=here,
+    )
+    ranks = tuple(RankEvidence(rank=r, exit=failed) for r in range(3))
+    evidence = JobEvidence(ranks=ranks, world_size=3, source_root=str(tmp_path))
+    cause = localize_stuck(evidence).causes[0]
+    assert (cause.ranks, cause.victims) == ((0, 1, 2), ())
+    assert cause.summary == "ranks 0-2 failed with RuntimeError: no such parameter"

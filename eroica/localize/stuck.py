@@ -113,7 +113,10 @@ def _after_a_death(
     Of a rank that left without a word nobody knows where it was; then the place where it is
     missed is told.
     """
-    if not ended or not suspects or suspects[0].ranks != (ended[0].rank,):
+    if not ended or not suspects:
+        return list(suspects)
+    guilty = suspects[0].ranks
+    if guilty == "all" or ended[0].rank not in guilty:
         return list(suspects)
     death, rest = suspects[0], suspects[1:]
     if not death.places:

@@ -138,9 +138,11 @@ def failed(
     """Return the cause that a rank's end is, with those who only lost it as victims."""
     own = [p for p in death.frames if project.contains(p.file)]
     category, action, advice = _kind(death)
-    victims = tuple(sorted({d.rank for d in others if d.rank != death.rank} | set(waiting)))
-    how = _how(death)
-    why = [f"rank {death.rank} {how}"]
+    alike = [d.rank for d in others if _is_alike(d, death)]
+    ranks = tuple(sorted({death.rank, *alike}))
+    victims = tuple(sorted(({d.rank for d in others} | set(waiting)) - set(ranks)))
+    who, how = rank_phrase(ranks), _how(death)
+    why = [f"{who} {how}"]
     if own:
         why.append(f"its innermost frame of the project is {at(own[0], project)}")
     secondary = [d.rank for d in others if d.is_secondary]
@@ -152,10 +154,10 @@ def failed(
         why.append(f"{rank_phrase(list(waiting))} still wait for it in a collective")
     return Suspect(
         category=category,
-        ranks=(death.rank,),
+        ranks=ranks,
         places=tuple(own[:2]),
         confidence=0.9 if own and death.text else (0.75 if death.text or death.signal else 0.6),
-        summary=f"rank {death.rank} {how}",
+        summary=f"{who} {how}",
         why=tuple(why),
         against=() if death.text else ("no traceback of it was found",),
         advice=advice,
@@ -164,8 +166,25 @@ def failed(
     )
 
 
+def _is_alike(one: Death, other: Death) -> bool:
+    """The same error of its own: all ranks may fail alike, and then none is the guilty one."""
+    if one.rank == other.rank or one.error_type is None or one.is_secondary or one.is_timeout:
+        return False
+    return (one.error_type, _first_line(one), one.frames[:3]) == (
+        other.error_type,
+        _first_line(other),
+        other.frames[:3],
+    )
+
+
+def _first_line(death: Death) -> str:
+    """What the error says: its first line, or the last one of a whole traceback."""
+    lines = [line.strip() for line in death.text.splitlines() if line.strip()] or [""]
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]
+
+
 def _how(death: Death) -> str:
-    first = death.text.strip().splitlines()[-1][:160] if death.text.strip() else ""
+    first = _first_line(death)[:160]
     if death.signal:
         return f"was ended by {death.signal}" + (f" ({first})" if first else "")
     if first:
