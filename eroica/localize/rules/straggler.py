@@ -30,11 +30,13 @@ from eroica.localize.rules.view import Bool, Float64, JobView, Row
 from eroica.localize.rules.zones import frame_zone
 from eroica.records import Finding, Place
 
-MIN_SHARE = 0.10
+MIN_SHARE = 0.10  # of the step, won by making the rank like its peers
 
-MIN_EXCESS = 0.15
+MIN_EXCESS = 0.15  # of the step beyond the peers' median, before a rank is slow
 
-MIN_WORK = 0.45
+MIN_WORK = 0.45  # of its own time: who waits more than it works holds nobody
+
+SOME_WORK = 0.30  # where the Flight Recorders say that it comes last: collectives cost all a lot
 
 CONTRADICTION = 0.10  # of a window: less is jitter beside what the samples of many steps say
 
@@ -52,9 +54,10 @@ def straggler(view: JobView) -> list[Draft]:
     found = slowest(work_R)
     if found is None or found.excess < MIN_EXCESS:
         return []
-    if found.share < (MIN_SHARE if _issues_last(view, found) else _needed(view)):
+    is_last = _issues_last(view, found)
+    if found.share < (MIN_SHARE if is_last else _needed(view)):
         return []
-    if float(work_R[list(found.positions)].min()) < MIN_WORK:
+    if float(work_R[list(found.positions)].min()) < (SOME_WORK if is_last else MIN_WORK):
         return []  # whoever holds the others does not itself wait most of the time
     if not _confirmed(view, found) or _is_starved(view, work_R, found):
         return []
