@@ -1,4 +1,7 @@
-"""What works on this machine: each check names its remedy where something is missing."""
+"""What works on this machine: each check names its remedy where something is missing.
+
+``examine`` gives the parts, ``abilities`` what a person can do with them.
+"""
 
 import importlib.metadata
 import importlib.util
@@ -6,15 +9,18 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from eroica.collect.spy import CannotTrace, dump, find_spy
 from eroica.errors import EroicaError
 
 State = Literal["ok", "limited", "missing"]
+_SMALL_SHM_BYTES = 16 << 20
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,16 +30,27 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
+class Ability(msgspec.Struct, frozen=True, kw_only=True):
+    """Something a person may want to do here."""
+
+    name: str
+    state: State
+    command: str
+    because: str = ""
+    """The check that limits it."""
+
+
 def examine() -> list[Check]:
-    """Run all checks; none needs a job, a network or more than a second."""
+    """Run all checks; none needs a job or a network, the longest takes some tenths of a second."""
     checks: tuple[Callable[[], Check], ...] = (
         _python,
         _torch,
         _py_spy,
-        _ptrace,
+        _tracing,
         _shared_memory,
         _gpu,
         _nsys,
+        _git,
         _model,
         lambda: _extra("MCP server", "mcp", "mcp"),
         lambda: _extra("Ray engine", "ray", "ray"),
@@ -42,8 +59,41 @@ def examine() -> list[Check]:
     return [check() for check in checks]
 
 
+_NEEDS = (
+    ("diagnose files", "eroica diagnose traces/", ("incidents",), ()),
+    ("watch a job", "eroica run -- torchrun ...", ("incidents",), ("tracing", "shared memory")),
+    ("look at a running job", "eroica fix", ("incidents", "py-spy"), ("tracing",)),
+    ("patch and rehearse", "eroica fix --verify CMD", ("incidents",), ()),
+    ("commit to a branch", "eroica fix --branch NAME", ("git",), ()),
+    ("ask a language model", "eroica diagnose --explain ...", ("language model",), ()),
+    ("serve an assistant", "eroica mcp", ("MCP server",), ()),
+    ("see it work", "eroica demo", ("torch", "incidents"), ("tracing",)),
+)
+"""What a person wants, what it cannot do without, and what makes it better."""
+
+
+def abilities(checks: Sequence[Check]) -> list[Ability]:
+    """What can be done with the parts that were found."""
+    known = {check.name: check for check in checks}
+    found = []
+    for name, command, needs, helps in _NEEDS:
+        state: State = "ok"
+        because = ""
+        for part in (*needs, *helps):
+            if known[part].state != "ok":
+                state = "missing" if part in needs else "limited"
+                because = part
+                break
+        found.append(Ability(name=name, state=state, command=command, because=because))
+    return found
+
+
 def _python() -> Check:
-    return Check(name="Python", state="ok", found=sys.version.split()[0])
+    import eroica
+
+    version = sys.version.split()[0]
+    found = f"{version}, eroica {eroica.__version__} in {Path(eroica.__file__).parent}"
+    return Check(name="Python", state="ok", found=found)
 
 
 def _torch() -> Check:
@@ -51,35 +101,39 @@ def _torch() -> Check:
         return Check(
             name="torch",
             state="limited",
-            found="not in this environment: files can be diagnosed, jobs of another one watched",
+            found="not in this environment; files and jobs of other environments need none here",
             remedy="pip install 'eroica[torch]' for eroica demo",
         )
     return Check(name="torch", state="ok", found=importlib.metadata.version("torch"))
 
 
-def py_spy_path() -> str | None:
-    """Where py-spy is: beside this Python, else on PATH."""
-    beside = Path(sys.executable).with_name("py-spy")
-    return str(beside) if beside.exists() else shutil.which("py-spy")
-
-
 def _py_spy() -> Check:
-    path = py_spy_path()
+    path = find_spy()
     if path is None:
         return Check(
             name="py-spy",
             state="missing",
-            found="stacks of other processes cannot be taken",
+            found="stacks of running processes cannot be taken",
             remedy="pip install py-spy",
         )
-    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
-    return Check(name="py-spy", state="ok", found=done.stdout.strip() or path)
+    try:
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Check(
+            name="py-spy",
+            state="missing",
+            found=f"{path} cannot be run: {error}",
+            remedy="pip install --force-reinstall py-spy",
+        )
+    return Check(name="py-spy", state="ok", found=f"{done.stdout.strip()} at {path}")
 
 
-def _ptrace() -> Check:
-    path = py_spy_path()
-    if path is None:
-        return Check(name="stacks from outside", state="missing", found="py-spy is missing")
+def _tracing() -> Check:
+    """Look at a process of our own making, which is no child of py-spy, as a rank is none."""
+    if find_spy() is None:
+        return Check(name="tracing", state="missing", found="py-spy is missing")
     child = subprocess.Popen(
         [sys.executable, "-c", "import time; print(flush=True); time.sleep(30)"],
         stdout=subprocess.PIPE,
@@ -87,32 +141,57 @@ def _ptrace() -> Check:
     try:
         assert child.stdout is not None
         child.stdout.readline()
-        done = subprocess.run(
-            [path, "dump", "--pid", str(child.pid)], capture_output=True, text=True, check=False
+        dump(child.pid)
+    except CannotTrace as error:
+        return Check(
+            name="tracing",
+            state="limited",
+            found=_why_not(str(error)),
+            remedy=_how_to_trace(),
         )
     finally:
         child.kill()
         child.wait()
         if child.stdout is not None:
             child.stdout.close()
-    if done.returncode == 0:
-        return Check(name="stacks from outside", state="ok", found="processes can be traced")
-    reason = (done.stderr.strip().splitlines() or ["unknown reason"])[-1]
-    return Check(
-        name="stacks from outside",
-        state="limited",
-        found=reason,
-        remedy="start jobs with eroica run, run as the same user, or add the SYS_PTRACE capability",
-    )
+    return Check(name="tracing", state="ok", found="stacks of this user's processes can be taken")
+
+
+def _why_not(text: str) -> str:
+    scope = _YAMA.read_text().strip() if _YAMA.exists() else "0"
+    if scope != "0":
+        return f"processes may not be traced: {_YAMA} is {scope}"
+    return text.partition(": run as")[0]
+
+
+def _how_to_trace() -> str:
+    if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
+        more = "start the container with --cap-add SYS_PTRACE"
+    elif "KUBERNETES_SERVICE_HOST" in os.environ:
+        more = "add SYS_PTRACE to the container's capabilities"
+    else:
+        more = f"be root, or: sudo sysctl kernel.yama.ptrace_scope=0 ({_YAMA})"
+    return f"start jobs with eroica run: their ranks then tell by themselves; or {more}"
 
 
 def _shared_memory() -> Check:
     path = Path("/dev/shm")
-    if path.is_dir() and os.access(path, os.W_OK):
-        return Check(name="shared memory", state="ok", found=str(path))
-    return Check(
-        name="shared memory", state="limited", found="/dev/shm cannot be written; using the disk"
-    )
+    if not (path.is_dir() and os.access(path, os.W_OK)):
+        return Check(
+            name="shared memory",
+            state="limited",
+            found="/dev/shm cannot be written: rings of ranks are kept on disk",
+            remedy="mount /dev/shm writable",
+        )
+    free = shutil.disk_usage(path).free
+    if free < _SMALL_SHM_BYTES:
+        return Check(
+            name="shared memory",
+            state="limited",
+            found=f"/dev/shm has {free >> 20} MB left: loader workers of the job may fail too",
+            remedy="docker run --shm-size=8g, or free some",
+        )
+    return Check(name="shared memory", state="ok", found=f"/dev/shm, {free >> 20:,} MB free")
 
 
 def _gpu() -> Check:
@@ -122,14 +201,23 @@ def _gpu() -> Check:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
     except Exception as error:  # no driver, no library: NVML has one class for each
-        return Check(name="GPU counters", state="limited", found=f"none: {error}")
-    return Check(name="GPU counters", state="ok", found=f"{count} devices")
+        found = f"no NVIDIA driver here ({error}): use of GPUs is told from traces alone"
+        return Check(name="GPU counters", state="limited", found=found)
+    return Check(name="GPU counters", state="ok", found=f"{count} GPUs")
 
 
 def _nsys() -> Check:
     path = shutil.which("nsys")
-    found = path or "not installed; profiler traces are enough"
+    found = path or "not installed, and not needed: exports of it are read without it"
     return Check(name="nsys", state="ok" if path else "limited", found=found)
+
+
+def _git() -> Check:
+    path = shutil.which("git")
+    if path is None:
+        found = "not installed: patches go to the work tree only"
+        return Check(name="git", state="limited", found=found, remedy="install git for --branch")
+    return Check(name="git", state="ok", found=path)
 
 
 def _model() -> Check:
@@ -181,7 +269,17 @@ def _extra(name: str, module: str, extra: str) -> Check:
 
 
 def _incidents() -> Check:
+    """Incidents can be kept where the nearest folder that is there can be written."""
     from eroica import incident
 
+    store = incident.store()
+    there = next(path for path in (store, *store.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        return Check(
+            name="incidents",
+            state="missing",
+            found=f"{there} cannot be written",
+            remedy="EROICA_HOME=FOLDER, or work in a folder of yours",
+        )
     folders = incident.list_folders()
-    return Check(name="incidents", state="ok", found=f"{len(folders)} in {incident.store()}")
+    return Check(name="incidents", state="ok", found=f"{len(folders)} in {store}")

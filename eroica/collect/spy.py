@@ -37,6 +37,8 @@ def dump(pid: int, *, is_blocking: bool = True, limit_s: float = 5.0) -> list[di
         done = subprocess.run(command, capture_output=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
         raise CannotTrace(f"py-spy did not finish within {limit_s:g} s on pid {pid}") from None
+    except OSError as error:
+        raise CannotTrace(f"{spy} cannot be run: {error}") from None
     if done.returncode != 0:
         raise CannotTrace(_remedy(pid, done.stderr.decode(errors="replace")))
     try:
@@ -52,8 +54,13 @@ def dump_all(pids: list[int], *, is_blocking: bool = True) -> dict[int, list[dic
     spy = find_spy()
     if spy is None:
         return dict.fromkeys(pids, "py-spy is not installed: pip install py-spy")
-    running = {pid: _start_dump(spy, pid, is_blocking) for pid in pids}
+    running: dict[int, subprocess.Popen[bytes]] = {}
     result: dict[int, list[dict[str, Any]] | str] = {}
+    for pid in pids:
+        try:
+            running[pid] = _start_dump(spy, pid, is_blocking)
+        except OSError as error:
+            result[pid] = f"{spy} cannot be run: {error}"
     for pid, process in running.items():
         try:
             out, err = process.communicate(timeout=5.0)

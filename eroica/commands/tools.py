@@ -27,18 +27,31 @@ def version(
         raise typer.Exit
 
 
-def doctor() -> int:
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> int:
     """Say what works on this machine, and how to get the rest.
 
     Example: eroica doctor
     """
-    from eroica.doctor import examine
+    from eroica.doctor import abilities, examine
+    from eroica.incident import encode
 
-    for check in examine():
-        mark = {"ok": "ok     ", "missing": "missing", "limited": "limited"}[check.state]
-        output.say(f"{mark}  {check.name:<22} {check.found}")
+    checks = examine()
+    able = abilities(checks)
+    if as_json:
+        output.print_bytes(encode({"schema": 1, "checks": checks, "abilities": able}))
+        return 0
+    for check in checks:
+        output.say(f"{check.state:<8} {check.name:<15} {check.found}")
         if check.remedy:
-            output.say(f"         {'':<22} -> {check.remedy}")
+            output.say(f"{'':<24} -> {check.remedy}")
+    output.say("")
+    output.say("so here you can")
+    for one in able:
+        verb = {"ok": "yes", "limited": "in part", "missing": "no"}[one.state]
+        because = f"   see {one.because}" if one.because else ""
+        output.say(f"{verb:<8} {one.name:<22} {one.command}{because}")
     return 0
 
 
