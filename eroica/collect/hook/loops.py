@@ -1,13 +1,18 @@
 """Records where an iteration's parts begin and end: loader ``__next__`` and optimizer steps.
 
-Wrapped are the classes below DataLoader's iterator that define ``__next__`` themselves, with a
-guard so that a subclass calling ``super().__next__`` counts once, and torch's global optimizer
-hooks, which are looked up at each step and so cover optimizers built before.
+Wrapped are the classes below DataLoader's iterator that define ``__next__`` themselves (a subclass
+calling ``super().__next__`` counts once), and torch's global optimizer hooks, which are looked up
+at each step and so cover optimizers built before.
+
+The writing is spelled out where it happens, and begin and end of a part are written together at its
+end: fewer calls are most of what the hook costs. A part that never ends is one nobody could time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import struct
 import time
 from typing import Any
 
@@ -28,7 +33,9 @@ from .layout import (
 )
 
 _OWNER_SHIFT = 8
-_MASK = CAPACITY - 1
+_LAST = CAPACITY - 1
+_BASE = 8 * HEADER_WORDS
+_pack = struct.Struct("=QQQQ").pack_into  # two events
 
 
 class Owners:
@@ -58,28 +65,36 @@ def _watch_optimizers(ring: Any, module: Any) -> None:
         guard.tell("watching optimizers", AttributeError("this torch has no global step hooks"))
         return
     owners = Owners()
-    known, now = owners.number.get, time.monotonic_ns
+    known, now, pack = owners.number.get, time.monotonic_ns, _pack
+    began, owner, who = 0, 0, 0
 
-    # The writing is spelled out in both: two calls less are a quarter of the hook's cost.
     def begin(optimizer: Any, args: Any, kwargs: Any) -> None:
-        owner = known(id(optimizer))
-        if owner is None:
-            owner = owners.of(id(optimizer))
+        nonlocal began, owner, who
+        if began:  # a step within a step, or one that raised: the earlier begin stands first
+            ring.write(began, STEP_IN | owner)
+        who = id(optimizer)
+        found = known(who)
+        if found is None:
+            found = owners.of(who)
             ring.note_thread()
-        words = ring.words
-        position = words[W_POSITION]
-        at = HEADER_WORDS + ((position & _MASK) << 1)
-        words[at] = now()
-        words[at + 1] = STEP_IN | owner
-        words[W_POSITION] = position + 1
+        owner = found
+        began = now()
 
     def end(optimizer: Any, args: Any, kwargs: Any) -> None:
+        nonlocal began
         words = ring.words
-        position = words[W_POSITION]
-        at = HEADER_WORDS + ((position & _MASK) << 1)
-        words[at] = now()
-        words[at + 1] = STEP_OUT | (known(id(optimizer)) or 0)
-        words[W_POSITION] = position + 1
+        if began and id(optimizer) == who:
+            position = words[W_POSITION]
+            at = position & _LAST
+            if at != _LAST:
+                pack(words, _BASE + (at << 4), began, STEP_IN | owner, now(), STEP_OUT | owner)
+                words[W_POSITION] = position + 2
+            else:
+                ring.write(began, STEP_IN | owner)
+                ring.write(now(), STEP_OUT | owner)
+            began = 0
+        else:
+            ring.write(now(), STEP_OUT | (known(id(optimizer)) or 0))
         words[W_NUM_OPTIMIZER] = count = words[W_NUM_OPTIMIZER] + 1
         if count >= words[W_BORDER_OPTIMIZER]:
             ring.at_border(W_BORDER_OPTIMIZER, count)
@@ -112,39 +127,56 @@ def _watch_loaders(ring: Any, module: Any) -> None:
 
 def _wrap_next(ring: Any, owners: Owners, cls: type[Any]) -> None:
     original = cls.__dict__.get("__next__")
-    if original is None or getattr(original, "_eroica", False):
+    if original is None or getattr(original, "_eroica", None):
         return
-    now = time.monotonic_ns
+    now, pack = time.monotonic_ns, _pack
+    is_shadowed = False
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807
-        state = self.__dict__
-        owner = state.get("_eroica")
-        if owner is None:
-            # The dataset, not the iterator: a new iterator each epoch is the same loader.
-            owner = owners.of(id(state.get("_dataset", self)))
-        elif owner < 0:  # a subclass called super().__next__
-            return original(self)
-        state["_eroica"] = -1
-        words = ring.words
-        position = words[W_POSITION]
-        at = HEADER_WORDS + ((position & _MASK) << 1)
-        words[at] = now()
-        words[at + 1] = NEXT_IN | owner
-        words[W_POSITION] = position + 1
+        if is_shadowed and type(self).__next__ is not __next__:
+            return original(self)  # a subclass called super().__next__
+        try:
+            owner = self._eroica
+        except AttributeError:
+            owner = _own(owners, self)
+        began = now()
         try:
             return original(self)
         finally:
-            state["_eroica"] = owner
             words = ring.words
             position = words[W_POSITION]
-            at = HEADER_WORDS + ((position & _MASK) << 1)
-            words[at] = now()
-            words[at + 1] = NEXT_OUT | owner
-            words[W_POSITION] = position + 1
+            at = position & _LAST
+            if at != _LAST:
+                pack(words, _BASE + (at << 4), began, NEXT_IN | owner, now(), NEXT_OUT | owner)
+                words[W_POSITION] = position + 2
+            else:
+                ring.write(began, NEXT_IN | owner)
+                ring.write(now(), NEXT_OUT | owner)
             words[W_NUM_LOADER] = count = words[W_NUM_LOADER] + 1
             if count >= words[W_BORDER_LOADER]:
                 ring.at_border(W_BORDER_LOADER, count)
 
-    __next__.__dict__["_eroica"] = True
+    def shadow() -> None:
+        nonlocal is_shadowed
+        is_shadowed = True
+
+    __next__.__dict__["_eroica"] = shadow
     cls.__next__ = __next__
+    _shadow_bases(cls)
+
+
+def _shadow_bases(cls: type[Any]) -> None:
+    """Tell the wrapped classes above that an object's ``__next__`` may not be theirs."""
+    for base in cls.__mro__[1:]:
+        mark = getattr(base.__dict__.get("__next__"), "_eroica", None)
+        if mark is not None:
+            mark()
+
+
+def _own(owners: Owners, loader: Any) -> int:
+    """Number a loader: by its dataset, for a new iterator each epoch is the same loader."""
+    number = owners.of(id(getattr(loader, "_dataset", loader)))
+    with contextlib.suppress(AttributeError):  # an iterator with slots is numbered each time
+        loader._eroica = number
+    return number

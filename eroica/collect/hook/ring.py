@@ -31,7 +31,7 @@ def _number(name: str, default: int = 0) -> int:
 
 
 class Ring:
-    """Writes events; loops.py spells ``record`` out where it counts.
+    """Writes events; loops.py spells the writing out where it counts.
 
     One writer at a time by the GIL; a torn write costs one event, no more."""
 
@@ -78,10 +78,13 @@ class Ring:
 
     def record(self, kind: int) -> None:
         """Write one event; ``kind`` carries the owner in its higher bits."""
+        self.write(self._now(), kind)
+
+    def write(self, time_ns: int, kind: int) -> None:
         words = self.words
         position = words[W_POSITION]
         at = HEADER_WORDS + 2 * (position & (CAPACITY - 1))
-        words[at] = self._now()
+        words[at] = time_ns
         words[at + 1] = kind
         words[W_POSITION] = position + 1
 
