@@ -168,7 +168,7 @@ def main():
     asked = given.parse_args()
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     best, median, bare = hook_cost_us()
-    print(f"hook           {best:.2f} us an iteration, median of pairs {median:.2f} (bare {bare:.2f})")
+    print(f"hook           {best:.2f} us an iteration, median {median:.2f} (bare {bare:.2f} us)")
     print(f"agent          {100 * agent_share():.2f} % of a core, 4 ranks at 50 steps/s")
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "job.py"
