@@ -88,6 +88,12 @@ def clean(n):
     gc.collect()  # collect
 
 
+def accumulate(model, parts):
+    for x in parts:
+        model(x).backward()  # micro
+    optimizer.step()
+
+
 def main():
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.set_num_threads(16)  # threads
@@ -338,12 +344,28 @@ def test_buckets_of_the_backward_pass_are_not_the_users_collectives(program):
 
 
 def test_gradients_exchanged_for_every_micro_batch(program):
+    back = "main:next accumulate:micro backward engine"
+    rows = [(190, 60, back), (10, 10, "main:step optimizer")]
+    calls = [("all_reduce", back, 1_000)] * 8
+    ddp = setting(program, "ddp", {"num_parameters": 1_000}, "main:ddp")
+    cause = first(program, *with_flight(program, calls, rows, settings=(ddp,)))
+    assert cause.category == "redundant_gradient_sync"
+    assert cause.share == pytest.approx(0.65 * 7 / 8, abs=0.01)
+
+
+def test_a_step_after_each_backward_needs_each_exchange(program):
     calls = [("all_reduce", BACK, 1_000)] * 8
     ddp = setting(program, "ddp", {"num_parameters": 1_000}, "main:ddp")
     ranks = with_flight(program, calls, training(60, 130), settings=(ddp,))
-    cause = first(program, *ranks)
-    assert cause.category == "redundant_gradient_sync"
-    assert cause.share == pytest.approx(0.65 * 7 / 8, abs=0.01)
+    assert not diagnose(program, *ranks).causes
+
+
+def test_two_models_exchange_their_own_gradients(program):
+    back = "main:next accumulate:micro backward engine"
+    rows = [(190, 60, back), (10, 10, "main:step optimizer")]
+    calls = [("all_reduce", back, 1_000), ("all_reduce", back, 900)]
+    models = tuple(setting(program, "ddp", {"num_parameters": n}, "main:ddp") for n in (1_000, 900))
+    assert not diagnose(program, *with_flight(program, calls, rows, settings=models)).causes
 
 
 def test_objects_gathered_every_step(program):

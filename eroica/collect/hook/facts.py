@@ -5,7 +5,8 @@ Keys (value; places = user frames innermost first):
 (cores this process may use), ``world_size``, ``local_world_size``, ``env.NAME`` (see _ENV);
 ``num_threads``, ``num_interop_threads`` (places = caller of torch.set_num_threads);
 ``deterministic``, ``cudnn.benchmark``, ``anomaly_mode`` (places = who switched it on),
-``tracemalloc`` (frames kept, 0 = off), ``profiler_active``, ``tracing`` {by, function}: what
+``tracemalloc`` (frames kept, 0 = off), ``profiler_active``, ``profiler.runs`` {count, live_ns,
+exit_ns}: profilers of the job's own (places = who started the first); ``tracing`` {by, function}: what
 the main thread is traced or profiled with (places = who set it); ``gc`` {enabled, thresholds,
 frozen}, ``gc.pauses`` {count, total_ns, max_ns,
 explicit_count, explicit_ns} (places = callers of gc.collect), ``gc.call`` {call, count} for

@@ -31,6 +31,7 @@ _calls: dict[Any, Any] = {}
 _saves: dict[str, Any] = {"count": 0, "total_ns": 0, "max_ns": 0, "bytes": 0, "places": []}
 _pauses = {"count": 0, "total_ns": 0, "max_ns": 0, "explicit_count": 0, "explicit_ns": 0}
 _collect_places: dict[Any, Any] = {}
+_profiles: dict[str, Any] = {"count": 0, "live_ns": 0, "exit_ns": 0, "places": []}
 _MAX_KEPT = 64
 
 
@@ -44,6 +45,17 @@ def install() -> None:
     when_imported("torch.utils.data.dataloader", _watch_loaders)
     when_imported("torch.utils.data.distributed", _watch_samplers)
     when_imported("torch.nn.parallel.distributed", _watch_models)
+
+
+def note_profiler(started: bool, num_ns: int = 0, exit_ns: int = 0) -> None:
+    """Count the job's own profilers: each start, and at its end how long it ran and took to end."""
+    if started:
+        _profiles["count"] += 1
+        if not _profiles["places"]:
+            _profiles["places"] = user_places()
+    else:
+        _profiles["live_ns"] += num_ns
+        _profiles["exit_ns"] += exit_ns
 
 
 def places_of(key: str) -> list[Any]:
@@ -352,6 +364,9 @@ def tell_all(tell: Any) -> None:
         tell(key, {"call": name, "count": one["count"]}, one["places"])
     callers = sorted(_collect_places.values(), key=lambda pair: -pair[0])
     tell("gc.pauses", dict(_pauses), callers[0][1] if callers else [])
+    if _profiles["count"]:
+        value = {name: _profiles[name] for name in ("count", "live_ns", "exit_ns")}
+        tell("profiler.runs", value, _profiles["places"])
     if _saves["count"]:
         value = {name: _saves[name] for name in ("count", "total_ns", "max_ns", "bytes")}
         tell("checkpoint.saves", value, _saves["places"])

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-from . import guard
+from . import guard, probes
 from .imports import when_imported
 from .layout import NEVER, W_RANK, W_WINDOW, W_WORLD_SIZE
 
@@ -35,7 +35,7 @@ class Windows:
         self._request: dict[str, Any] | None = None
         self._profiler: Any = None
         self._closed: Any = None
-        self._user_live: set[Any] = set()
+        self._user_live: dict[int, int] = {}
         self._is_ours = threading.local()
         self._is_possible = False
         when_imported("torch.autograd.profiler", self._watch)
@@ -167,14 +167,18 @@ class Windows:
                     if self._profiler is not None:
                         self._request = None
                         self._stop("the job started a profiler of its own")
-                    self._user_live.add(id(profiler))
+                    self._user_live[id(profiler)] = time.monotonic_ns()
+                    probes.note_profiler(True)
             return prepare(profiler)
 
         def __exit__(profiler: Any, *args: Any) -> Any:  # noqa: N807
+            begin = time.monotonic_ns()
             try:
                 return leave(profiler, *args)
             finally:
-                self._user_live.discard(id(profiler))
+                start = self._user_live.pop(id(profiler), None)
+                if start is not None:
+                    probes.note_profiler(False, begin - start, time.monotonic_ns() - begin)
 
         cls._prepare_trace = _prepare_trace
         cls.__exit__ = __exit__

@@ -14,8 +14,13 @@ from eroica.localize.rules.draft import Draft
 from eroica.localize.rules.growth import growth
 from eroica.localize.rules.host import checkpoints, garbage_collection, polling
 from eroica.localize.rules.ports import bad_ports
+from eroica.localize.rules.resync import repeated_sync
 from eroica.localize.rules.sampler import sampler
-from eroica.localize.rules.settings import debug_settings, oversubscription, unused_search
+from eroica.localize.rules.settings import (
+    debug_settings,
+    oversubscription,
+    unused_search,
+)
 from eroica.localize.rules.sharding import small_shards
 from eroica.localize.rules.straggler import straggler
 from eroica.localize.rules.view import JobView
@@ -29,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     recompilation,
     communication,
     small_shards,
+    repeated_sync,
     garbage_collection,
     checkpoints,
     growth,

@@ -1,4 +1,4 @@
-"""Collectives that cost more than they need: many small ones, objects, barriers, repeated sync.
+"""Collectives that cost more than they need: many small ones, objects, barriers.
 
 Evidence is the Flight Recorder's count by call site where there is one, else the time seen in
 stacks and the loop around the call in the source. Counter-evidence: a straggler, because then the
@@ -42,8 +42,7 @@ def communication(view: JobView) -> list[Draft]:
             drafts.append(draft)
             seen.add(key_of(site.chain[0]))
     drafts += _of_stacks(view, seen)
-    repeated = _repeated_sync(view, [s for s, _ in sites])
-    return drafts + ([repeated] if repeated else [])
+    return drafts
 
 
 def _stack_share(view: JobView, site: Site) -> float | None:
@@ -82,7 +81,7 @@ def _of_site(view: JobView, site: Site, ranks: tuple[int, ...]) -> Draft | None:
     return None
 
 
-def _finding(site: Site, text: str) -> Finding:
+def rate_finding(site: Site, text: str) -> Finding:
     return Finding(
         id="",
         kind="collective_rate",
@@ -113,7 +112,7 @@ def _small(view: JobView, site: Site, gain: float) -> Draft:
             f"the same bytes{step_text(view, gain)}.",
         ],
         advice="Put the values into one tensor and reduce it once a step, or once every N steps.",
-        findings=[_finding(site, f"{rate}, from {place}")],
+        findings=[rate_finding(site, f"{rate}, from {place}")],
         claims=gain,
     )
 
@@ -133,7 +132,7 @@ def _objects(view: JobView, site: Site, share: float) -> Draft:
             f"They hold {percent(share)} of the step{step_text(view, share)}.",
         ],
         advice="Exchange tensors, or gather objects once an epoch and only what is read.",
-        findings=[_finding(site, f"object collectives at {place}, {site.per_step:.1f} a step")],
+        findings=[rate_finding(site, f"object collectives at {place}, {site.per_step:.1f} a step")],
         claims=share,
     )
 
@@ -154,7 +153,7 @@ def _barriers(view: JobView, site: Site, share: float) -> Draft:
         ],
         against=["Part of the time in a barrier is waiting that the next collective would show."],
         advice="Take the barrier out of the step.",
-        findings=[_finding(site, f"{site.per_step:.1f} barriers a step at {place}")],
+        findings=[rate_finding(site, f"{site.per_step:.1f} barriers a step at {place}")],
         claims=share,
     )
 
@@ -217,59 +216,3 @@ def _from_stack(
 def _in_loop(view: JobView, place: Place) -> bool:
     info = view.project.enclosing(place.file, place.line)
     return bool(info and place.line and loops(info, place.line))
-
-
-def _repeated_sync(view: JobView, sites: list[Site]) -> Draft | None:
-    """The gradients of one optimizer step go over the wire more than once."""
-    engine = [s for s in sites if s.zone in ("backward", "ddp") and s.per_step]
-    # A sharded model gathers its parameters there: each unit's, in every pass.
-    engine = [s for s in engine if not any("gather" in op for op in s.ops)]
-    if not engine:
-        return None
-    site = max(engine, key=lambda s: sum(s.num_bytes))
-    times = _exchanges(view, site)
-    if times < 1.8:
-        return None
-    waiting = mean_over(
-        view.sum(view.zones.get("backward", np.zeros(len(view.rows), bool)), view.wait_FR)
-    )
-    if not view.rows:
-        waiting = site.share
-    elif np.isnan(view.busy_FR).all():
-        waiting = mean_over(view.zone_share("backward", "collective")) * 0.5
-    gain = waiting * (1 - 1 / times)
-    if gain < view.parameters.common_share:
-        return None
-    place = where(site.chain[0] if site.chain else None, view)
-    rounded = round(times)
-    return Draft(
-        rule="repeated_sync",
-        category="redundant_gradient_sync",
-        ranks="all",
-        places=site.chain[:2],
-        share=gain,
-        confidence=0.9,
-        summary=f"the gradients are exchanged {rounded} times for one optimizer step at {place}",
-        why=[
-            f"Backward at {place} exchanges all gradients {times:.1f} times between two "
-            "optimizer steps; only the last exchange is needed.",
-            f"That is worth about {percent(gain)} of the step{step_text(view, gain)}.",
-        ],
-        advice="Run all but the last micro-batch under model.no_sync().",
-        findings=[_finding(site, f"gradients exchanged {times:.1f} times a step")],
-        claims=gain,
-    )
-
-
-def _exchanges(view: JobView, site: Site) -> float:
-    """How often all gradients are exchanged a step: by bytes against the parameters, and by how
-    often each size comes, the smaller of both."""
-    ddp = view.value("ddp")
-    per_size = list(site.sizes.values())
-    steps = site.count / site.per_step if site.per_step else 0.0
-    by_size = min(per_size) / steps if steps and per_size else 0.0
-    parameters = ddp.get("num_parameters") if isinstance(ddp, dict) else None
-    if not isinstance(parameters, int | float) or not parameters or not steps:
-        return by_size
-    by_bytes = sum(site.num_bytes) / steps / (4.0 * parameters)
-    return min(by_bytes, max(by_size, by_bytes / 1.5))

@@ -53,6 +53,7 @@ def debug_settings(view: JobView) -> list[Draft]:
         found = [s for s in view.values(key) if s.value]
         if found:
             drafts.append(_switch(view, key, what, typical, found))
+    drafts += _profilers(view)
     for name, (pattern, typical, does) in DEBUG_ENVIRONMENT.items():
         found = [
             s
@@ -65,8 +66,31 @@ def debug_settings(view: JobView) -> list[Draft]:
     return [d for d in drafts if d.weight > 0]
 
 
-def _switch(view: JobView, key: str, what: str, typical: float, found: list[Setting]) -> Draft:
-    share: float | None = None
+def _profilers(view: JobView) -> list[Draft]:
+    """A profiler that the job starts anew in most steps, or that is on for most of them."""
+    found = [s for s in view.values("profiler.runs") if isinstance(s.value, dict)]
+    steps = next(iter(view.steps.values()), None)
+    if not found or steps is None or not view.step_ns or view.value("profiler_active"):
+        return []
+    num_steps = steps.first_step + len(steps.start_ns)
+    span_ns = max(num_steps * view.step_ns, 1.0)
+    value = found[0].value
+    is_on = value["live_ns"] >= 0.5 * span_ns or value["count"] >= 0.5 * num_steps
+    if num_steps < 10 or not is_on:
+        return []
+    text = f"the job starts a profiler of its own {value['count']} times in {num_steps} steps"
+    share = min(value["exit_ns"] / span_ns, 0.9)
+    return [_switch(view, "profiler.runs", text, 0.15, found, share if share >= 0.03 else None)]
+
+
+def _switch(
+    view: JobView,
+    key: str,
+    what: str,
+    typical: float,
+    found: list[Setting],
+    share: float | None = None,
+) -> Draft:
     mask = np.zeros(len(view.rows), dtype=bool)
     if key == "anomaly_mode":
         mask = np.array([r.zone == "anomaly" for r in view.rows], dtype=bool)
