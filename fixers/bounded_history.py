@@ -71,6 +71,20 @@ class Meter:
         return sum(window) / len(window)
 """,
     ),
+    Example(
+        category="growing_state",
+        before="""\
+class Replay:
+    def __init__(self, capacity):
+        self.capacity, self.rows = capacity, []
+
+    def add(self, row, at):
+        if len(self.rows) < self.capacity:
+            self.rows.append(row)
+        else:
+            self.rows[at] = row  # <-- here
+""",
+    ),
 )
 
 
@@ -123,11 +137,17 @@ def _is_read(context: Context, last: str) -> bool:
 
 
 def _needs_list(source: Source, target: str) -> bool:
-    """Slices, sums of lists, JSON and in-place sorts do not work on a deque."""
+    """Slices, sums of lists, JSON and in-place sorts do not work on a deque.
+
+    A list with a limit of its own, or one whose entries are replaced or drawn by their number, is
+    a buffer: it does not grow without end, and all of it is meant.
+    """
     name = re.escape(target)
     return (
         re.search(
-            rf"(?<![\w.]){name}(?:\[[^]]*:|\.(?:sort|insert)\(| \+)|json\.dumps?\({name}",
+            rf"(?<![\w.]){name}(?:\[[^]]*:|\.(?:sort|insert|pop)\(| \+)|json\.dumps?\({name}"
+            rf"|len\({name}\)\s*(?:[<>]=?|==)|(?<![\w.]){name}\[[^]]+\](?:\s*=[^=]|,)"
+            rf"|(?<![\w.]){name}\[\w+\]\s+for\b|range\(len\({name}\)\)",
             source.text,
         )
         is not None

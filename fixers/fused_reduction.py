@@ -92,6 +92,20 @@ KEEPS = (
     Example(
         category="excessive_small_collectives",
         before="""\
+import torch
+import torch.distributed as dist
+
+def settle(rows, total):
+    for row in rows:
+        value = torch.tensor([row.sum().item() + total])
+        dist.all_reduce(value)  # <-- here
+        total = value.item()
+    return total
+""",
+    ),
+    Example(
+        category="excessive_small_collectives",
+        before="""\
 import torch.distributed as dist
 
 def roll(x, n):
@@ -148,7 +162,7 @@ def _metrics(context: Context, source: Source, loop: cst.For, call: cst.Call) ->
     name = dotted(first.targets[0].target)
     if not name or name != dotted(call.args[0].value) or name in names(first.value):
         return None
-    if any(_carries(s, name, loop) for s in body[2:]):
+    if any(_carries(s, names(first.value) - names(loop.target)) for s in body[2:]):
         return None
     edits = Edits(source)
     torch = _prepare(source, edits)
@@ -170,11 +184,14 @@ stacked = {torch}.stack([{code(first.value)} for {target} in {table}])
     return _result(context, source, loop, edits)
 
 
-def _carries(statement: cst.CSTNode, name: str, loop: cst.For) -> bool:
-    """True where a statement could feed the next turn's tensor."""
-    return isinstance(statement, cst.SimpleStatementLine) and any(
+def _carries(statement: cst.CSTNode, read: set[str]) -> bool:
+    """True where a statement ends the loop, or could feed the next turn's tensor."""
+    if isinstance(statement, cst.SimpleStatementLine) and any(
         isinstance(s, cst.Break | cst.Return) for s in statement.body
-    )
+    ):
+        return True
+    targets = [*find(statement, cst.AssignTarget), *find(statement, cst.AugAssign)]
+    return any(code(node.target) in read for node in targets)
 
 
 def _in_place(

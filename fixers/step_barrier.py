@@ -1,7 +1,8 @@
 """BAR001 Take a barrier out of the training step.
 
 ## What it does
-Removes `dist.barrier()` from the body of a training loop.
+Removes `dist.barrier()` from the body of a training loop, and from the helper - a timer, say - that
+the cause names, with the switch that it stands under.
 
 ## Why it hurts
 The gradient reduction already holds the ranks together once a step. A barrier holds them again,
@@ -17,8 +18,8 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import calls_here, definitions, is_barrier, step_loops
-from eroica.fix.tree import Source, called, code, find
+from eroica.fix.facts import calls_here, definitions, is_barrier, ranked, step_loops
+from eroica.fix.tree import Source, body_of, called, code, find, walk
 
 CODE = "BAR001"
 ANSWERS = frozenset({"excessive_barriers", "host_sync", "excessive_small_collectives"})
@@ -59,6 +60,33 @@ import torch
 def train(model, data):
     for x in data:
         model(x).backward()
+""",
+    ),
+    Example(
+        category="excessive_barriers",
+        before="""\
+import time
+import torch.distributed as dist
+
+class Clock:
+    def now(self):
+        if self.in_step:
+            dist.barrier()  # <-- here
+        return time.perf_counter()
+
+    def start(self, name):
+        self.began[name] = self.now()
+""",
+        after="""\
+import time
+import torch.distributed as dist
+
+class Clock:
+    def now(self):
+        return time.perf_counter()
+
+    def start(self, name):
+        self.began[name] = self.now()
 """,
     ),
 )
@@ -105,6 +133,11 @@ def fix(context: Context) -> FixerResult | None:
                 edits.setdefault(home.path, Edits(home)).remove(line)
                 lines.append(f"{home.path}:{home.line(line)}")
                 score = max(score, context.closeness(home, line))
+    if not lines and context.cause.category == "excessive_barriers":
+        for home, line in _named(context):
+            edits.setdefault(home.path, Edits(home)).remove(line)
+            lines.append(f"{home.path}:{home.line(line)}")
+            score = max(score, context.closeness(home, line))
     if not lines or score < 0.6:
         return None
     return context.result(
@@ -114,6 +147,27 @@ def fix(context: Context) -> FixerResult | None:
         "between barriers change their meaning.",
         score=0.9 * score,
     )
+
+
+def _named(context: Context) -> list[tuple[Source, cst.CSTNode]]:
+    """Barriers in the functions that the cause names, each with a switch that holds only it."""
+    found: list[tuple[Source, cst.CSTNode]] = []
+    for source, line in context.every(cst.SimpleStatementLine, 0.8):
+        call = called(line)
+        function = source.function_of(line)
+        if call is None or function is None or not is_barrier(source, call) or call.args:
+            continue
+        if any(isinstance(n, cst.For | cst.While) for n in walk(function.body)):
+            continue  # it stands beside a loop, not in a step
+        if _FILES.search(code(function.body)):
+            continue
+        above = source.enclosing(line, cst.If)
+        if above is None:
+            found.append((source, line))
+        elif isinstance(above, cst.If) and above.orelse is None and len(body_of(above)) == 1:
+            if not ranked(source, above.test):
+                found.append((source, above))
+    return found
 
 
 def _waits(
