@@ -1,9 +1,8 @@
 """What lies where in an incident folder; the only code that knows file names.
 
 ``.eroica/incidents/<id>/``: ``incident.json`` (the bytes ``--json`` prints), ``evidence.json``
-(the JobEvidence it came from), ``patterns.parquet``, ``evidence/rank-00003/``,
-``diagnosis.json``, ``patches.json`` and ``patches/*.diff``, ``decisions.jsonl``, ``report.html``,
-``report.md``. Any stage can be run again on the folder, on another machine.
+(the JobEvidence it came from), ``patterns.parquet``, ``diagnosis.json``, ``patches.json`` and
+``patches/*.diff``, ``decisions.jsonl``, ``report.html``, ``report.md``. Any stage can be run again on the folder, on another machine.
 """
 
 import json
@@ -132,9 +131,6 @@ class IncidentFolder:
     def transcript_path(self) -> Path:
         """Exact prompts and answers of model calls, one JSON object a line (0600)."""
         return self.path / "model.jsonl"
-
-    def rank_path(self, rank: int) -> Path:
-        return self.path / "evidence" / f"rank-{rank:05d}"
 
     def patch_path(self, patch_id: str) -> Path:
         """Where a patch's diff lies; InputError for an id that could name another folder."""

@@ -10,7 +10,7 @@ from eroica.fix.docs import page
 from eroica.fix.gates import check, undefined_names
 from eroica.fix.ladder import ladder
 from eroica.fix.project import locate
-from eroica.fix.propose import best_patches, propose
+from eroica.fix.propose import propose
 from eroica.fix.runbook import runbook
 from eroica.fix.safety import one_sided
 from eroica.records import CATEGORIES, Cause, Incident, Job, Place
@@ -170,14 +170,6 @@ def test_source_that_does_not_parse_is_left_alone(root):
 def test_a_missing_source_folder_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="no source folder"):
         propose(incident(), source_root=tmp_path / "none")
-
-
-def test_accept_takes_safe_or_all_and_never_display_only(root):
-    (review,) = propose(incident(), source_root=root)
-    safe = msgspec.structs.replace(review, label="safe")
-    shown = msgspec.structs.replace(review, label="display-only")
-    assert best_patches([safe, review, shown], "safe") == [safe]
-    assert best_patches([safe, review, shown], "all") == [safe, review]
 
 
 def test_a_bare_name_that_fits_two_files_is_not_guessed(root):

@@ -89,10 +89,8 @@ def mcp(
 
 def install(
     host: Annotated[str, typer.Argument(help="claude, cursor, vscode or codex.")],
-    user: Annotated[
-        bool, typer.Option("--user/--project", help="For you, or this folder.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    user: UserOption = False,
+    dry_run: DryRunOption = False,
 ) -> int:
     """Add the MCP server and the skill to an assistant's files; what is there is kept.
 
@@ -103,10 +101,8 @@ def install(
 
 def uninstall(
     host: Annotated[str, typer.Argument(help="claude, cursor, vscode or codex.")],
-    user: Annotated[
-        bool, typer.Option("--user/--project", help="For you, or this folder.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    user: UserOption = False,
+    dry_run: DryRunOption = False,
 ) -> int:
     """Take the MCP server and the skill out again.
 

@@ -162,9 +162,3 @@ def make_patch(context: Context, fixer: Fixer, result: FixerResult, number: int)
 
 def _texts(context: Context) -> dict[str, str]:
     return {path: source.text for path, source in context.sources.items()}
-
-
-def best_patches(patches: Sequence[Patch], accept: str) -> list[Patch]:
-    """Return the patches that ``--accept safe|all`` takes; display-only never."""
-    labels = {"safe": {"safe"}, "all": {"safe", "review"}}[accept]
-    return [patch for patch in patches if patch.label in labels]

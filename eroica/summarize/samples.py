@@ -32,7 +32,6 @@ _LOADER_FILES = (
     "torch/utils/data/dataloader.py",
     "torchdata/stateful_dataloader/stateful_dataloader.py",
 )
-_WORKER_LOOP = "_worker_loop"
 
 
 @dataclass

@@ -26,7 +26,6 @@ def growth(view: JobView) -> list[Draft]:
     if trend is None:
         return []
     first, last, steadiness = trend
-    spine = find_spine(view)
     mask, grows = _growing_rows(view)
     share = max(0.0, 1.0 - first / last)
     places = hottest(view, mask, view.share_FR.mean(axis=1)) if mask.any() else ()
@@ -35,7 +34,6 @@ def growth(view: JobView) -> list[Draft]:
     held = mean_over(view.sum(mask))
     if mask.any() and held < view.parameters.common_share:
         return []
-    del spine
     at = where(places[0] if places else None, view)
     text = (
         f"a step took {units.duration(first)} at first and takes {units.duration(last)} now"
