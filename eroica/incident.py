@@ -2,7 +2,8 @@
 
 ``.eroica/incidents/<id>/``: ``incident.json`` (the bytes ``--json`` prints), ``evidence.json``
 (the JobEvidence it came from), ``patterns.parquet``, ``diagnosis.json``, ``patches.json`` and
-``patches/*.diff``, ``decisions.jsonl``, ``report.html``, ``report.md``. Any stage can be run again on the folder, on another machine.
+``patches/*.diff``, ``decisions.jsonl``, ``report.html``, ``report.md``. Any stage can be run
+again on the folder, on another machine.
 """
 
 import json
