@@ -287,6 +287,39 @@ def test_switches_are_told_with_the_users_line(tmp_path):
     assert (place["file"], place["line"]) == (str(script), 4)
 
 
+def test_long_automatic_collections_in_the_steps_are_told_apart_from_start_up(tmp_path):
+    make = "    rows = [[i, [i]] for i in range(200_000)]\n"
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import eroica\n"
+        f"def load():\n{make}    return rows\n"
+        "kept = load()\n"
+        "for step in range(3):\n    eroica.step()\n    load()\n"
+    )
+    folder = tmp_path / "run"
+    code = f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')"
+    assert finish(run_rank(folder, code))[0] == 0
+    pauses = next(f["value"] for f in read_facts(folder, 3) if f["key"] == "gc.pauses")
+    assert 0 < pauses["steps_ns"] < pauses["total_ns"]
+    assert 0 < pauses["steps_count"] < pauses["count"]
+
+
+def test_profilers_that_the_job_starts_are_counted_with_the_line_of_the_first(tmp_path):
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nfor step in range(3):\n"
+        "    with torch.autograd.profiler.profile():\n        torch.ones(2)\n"
+    )
+    folder = tmp_path / "run"
+    code = f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')"
+    assert finish(run_rank(folder, code))[0] == 0
+    runs = next(f for f in read_facts(folder, 3) if f["key"] == "profiler.runs")
+    assert runs["value"]["count"] == 3
+    assert 0 < runs["value"]["exit_ns"]
+    assert (runs["places"][0]["file"], runs["places"][0]["line"]) == (str(script), 3)
+
+
 def test_secrets_in_the_environment_are_not_told(tmp_path):
     finish(run_rank(tmp_path, "pass", NCCL_SECRET_KEY="hunter2", NCCL_DEBUG="INFO"))
     keys = {fact["key"] for fact in read_facts(tmp_path, 3)}

@@ -273,6 +273,20 @@ def test_a_debug_variable_outside_the_code_is_configuration(program):
     assert cause.share is None
 
 
+@pytest.mark.parametrize(("count", "is_cause"), [(20, True), (3, False)])
+def test_a_profiler_started_in_most_steps_is_a_debug_switch(program, count, is_cause):
+    value = {"count": count, "live_ns": count * 30_000_000, "exit_ns": count * 20_000_000}
+    runs = setting(program, "profiler.runs", value, "main:anomaly")
+    rank = sampled(program, *training(100, 90), settings=(runs,), steps=steps([50.0] * 20))
+    verdict = diagnose(program, rank, rank)
+    assert bool(verdict.causes) is is_cause
+    if is_cause:
+        cause = verdict.causes[0]
+        assert (cause.category, cause.ranks) == ("debug_setting_left_on", "all")
+        assert cause.share == pytest.approx(0.4)
+        assert names(cause)[0][2] == program.lines["anomaly"]
+
+
 def test_a_harmless_value_of_a_debug_variable_is_no_cause(program):
     off = setting(program, "env.TORCH_DISTRIBUTED_DEBUG", "OFF")
     rank = sampled(program, *training(100, 90), settings=(off,))

@@ -6,10 +6,11 @@ Keys (value; places = user frames innermost first):
 ``num_threads``, ``num_interop_threads`` (places = caller of torch.set_num_threads);
 ``deterministic``, ``cudnn.benchmark``, ``anomaly_mode`` (places = who switched it on),
 ``tracemalloc`` (frames kept, 0 = off), ``profiler_active``, ``profiler.runs`` {count, live_ns,
-exit_ns}: profilers of the job's own (places = who started the first); ``tracing`` {by, function}: what
-the main thread is traced or profiled with (places = who set it); ``gc`` {enabled, thresholds,
-frozen}, ``gc.pauses`` {count, total_ns, max_ns,
-explicit_count, explicit_ns} (places = callers of gc.collect), ``gc.call`` {call, count} for
+exit_ns}: profilers of the job's own (places = who started the first); ``tracing`` {by,
+function}: what the main thread is traced or profiled with (places = who set it); ``gc``
+{enabled, thresholds, frozen}, ``gc.pauses`` {count, total_ns, max_ns, explicit_count,
+explicit_ns, and steps_count, steps_ns: those over 1 ms since the first step} (places = callers
+of gc.collect), ``gc.call`` {call, count} for
 disable, freeze, set_threshold; ``dataloader``, one each: {num_workers, persistent_workers,
 pin_memory, prefetch_factor, batch_size, sampler, shuffle, dataset, dataset_len, collate_fn,
 multiprocessing_context, iterators_started, worker_init_fn, drop_last, num_replicas}; ``ddp``, one

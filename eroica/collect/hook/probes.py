@@ -19,6 +19,7 @@ from typing import Any
 
 from . import guard
 from .imports import when_imported
+from .layout import W_NUM_LOADER, W_NUM_MARKED, W_NUM_OPTIMIZER
 from .places import user_places
 
 _places: dict[str, list[Any]] = {}
@@ -30,6 +31,8 @@ _compiled: dict[Any, Any] = {}
 _calls: dict[Any, Any] = {}
 _saves: dict[str, Any] = {"count": 0, "total_ns": 0, "max_ns": 0, "bytes": 0, "places": []}
 _pauses = {"count": 0, "total_ns": 0, "max_ns": 0, "explicit_count": 0, "explicit_ns": 0}
+_pauses.update(steps_count=0, steps_ns=0)
+_LONG_NS = 1_000_000  # shorter pauses hold nobody and are not looked into
 _collect_places: dict[Any, Any] = {}
 _profiles: dict[str, Any] = {"count": 0, "live_ns": 0, "exit_ns": 0, "places": []}
 _MAX_KEPT = 64
@@ -124,6 +127,12 @@ def _after_init(cls: type[Any], note: Any) -> None:
 # --- garbage collector ----------------------------------------------------------------------
 
 
+def _has_stepped() -> bool:
+    ring = getattr(sys.modules.get("_eroica_attached"), "ring", None)
+    counts = (W_NUM_OPTIMIZER, W_NUM_LOADER, W_NUM_MARKED)
+    return ring is not None and any(ring.words[word] for word in counts)
+
+
 def _watch_collector() -> None:
     started = [0]
     explicit = [0]
@@ -140,6 +149,11 @@ def _watch_collector() -> None:
         if explicit[0]:
             _pauses["explicit_count"] += 1
             _pauses["explicit_ns"] += took
+        if took >= _LONG_NS:
+            with guard.quietly("noting a pause"):
+                if _has_stepped():
+                    _pauses["steps_count"] += 1
+                    _pauses["steps_ns"] += took
 
     gc.callbacks.append(callback)
     original = gc.collect

@@ -25,8 +25,6 @@ from eroica.localize.rules.view import Bool, JobView
 from eroica.localize.source_flow import loops
 from eroica.records import Finding, Place
 
-NO_ROWS = np.zeros(0, dtype=bool)
-
 
 def garbage_collection(view: JobView) -> list[Draft]:
     """Pauses of the garbage collector. On every rank at its own time they add up, because each
@@ -96,7 +94,8 @@ def _pause_share(view: JobView, rank: int, value: object) -> float:
     steps = view.steps.get(rank)
     if not isinstance(value, dict) or steps is None:
         return 0.0
-    total = float(sum(steps.duration_ns))
+    kept = max(len(steps.duration_ns), 1)  # the pauses are of all steps so far
+    total = float(sum(steps.duration_ns)) * (steps.first_step + kept) / kept
     # total_ns also holds what importing and building the model cost, so of the automatic pauses
     # only those since the first step count.
     paused = max(float(value.get("explicit_ns") or 0), float(value.get("steps_ns") or 0))
