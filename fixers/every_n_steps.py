@@ -49,6 +49,7 @@ ANSWERS = frozenset(
     }
 )
 LABEL = "review"
+EVERY = 50  # steps, for a loop that says no interval of its own
 FIXES = (
     Example(
         category="logging_overhead",
@@ -107,6 +108,30 @@ def train(model, rank, data):
             dump("debug.txt", step, x)
         if rank == 0 and step % 15 == 0:
             print(step, loss)
+""",
+    ),
+    Example(
+        category="logging_overhead",
+        before="""\
+def trace(step, model):
+    for name, p in model.named_parameters():
+        log.info("%s %s %s", step, name, p.norm().item())  # <-- here
+
+def train(model, data):
+    for step, x in enumerate(data):
+        model(x).mean().backward()
+        trace(step, model)
+""",
+        after="""\
+def trace(step, model):
+    for name, p in model.named_parameters():
+        log.info("%s %s %s", step, name, p.norm().item())
+
+def train(model, data):
+    for step, x in enumerate(data):
+        model(x).mean().backward()
+        if step % 50 == 0:
+            trace(step, model)
 """,
     ),
 )
@@ -170,7 +195,7 @@ def _top_level(loop: Loop) -> list[cst.BaseStatement]:
 
 
 def _interval(source: Source, loop: Loop, context: Context) -> str | None:
-    """The interval of the loop's report: the one of a block that prints, else any."""
+    """The interval of the loop's report: of a block that prints, else any, else one of our own."""
     found: list[tuple[bool, str]] = []
     for node in find(loop.body, cst.If):
         for part in conjuncts(node.test):
@@ -181,7 +206,24 @@ def _interval(source: Source, loop: Loop, context: Context) -> str | None:
                     for c in find(node.body, cst.Call)
                 )
                 found.append((not prints, code(part)))
-    return min(found, key=lambda item: item[0])[1] if found else None
+    if found:
+        return min(found, key=lambda item: item[0])[1]
+    counter = _counter(loop)
+    return f"{counter} % {EVERY} == 0" if counter and context.cause.category in _REPORTS else None
+
+
+_REPORTS = ("logging_overhead", "straggler_rank_logging", "growing_state")
+
+
+def _counter(loop: Loop) -> str:
+    """The loop's own number of the step: of enumerate or range."""
+    text = code(loop.iter) if isinstance(loop, cst.For) else ""
+    if isinstance(loop, cst.For) and text.startswith("range("):
+        return dotted(loop.target)
+    if isinstance(loop, cst.For) and text.startswith("enumerate("):
+        if isinstance(loop.target, cst.Tuple):
+            return dotted(loop.target.elements[0].value)
+    return ""
 
 
 def _named(context: Context, source: Source, statement: cst.BaseStatement) -> float:

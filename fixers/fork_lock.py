@@ -115,6 +115,10 @@ _KINDS = (
     "threading.BoundedSemaphore",
     "queue.Queue",
     "queue.SimpleQueue",
+    "concurrent.futures.ThreadPoolExecutor",
+    "concurrent.futures.thread.ThreadPoolExecutor",
+    "multiprocessing.pool.ThreadPool",
+    "multiprocessing.dummy.Pool",
 )
 
 
@@ -156,6 +160,8 @@ def _locks_used(context: Context) -> set[str]:
                 "acquire",
                 "put",
                 "get",
+                "submit",
+                "map",
             ):
                 found.add(dotted(call.func.value).rpartition(".")[2])
     found.discard("")

@@ -17,7 +17,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import backward_call
-from eroica.fix.tree import code, find
+from eroica.fix.tree import code, find, names
 
 CODE = "SYN001"
 ANSWERS = frozenset({"host_sync", "growing_state"})
@@ -61,6 +61,27 @@ def train(model, data):
         loss = model(x)
         loss.backward()
         losses.append(loss.detach())
+""",
+    ),
+    Example(
+        category="growing_state",
+        before="""\
+def train(model, data):
+    total = 0.0
+    for x in data:
+        loss = model(x).mean()
+        loss.backward()
+        total = total + loss  # <-- here
+    return total
+""",
+        after="""\
+def train(model, data):
+    total = 0.0
+    for x in data:
+        loss = model(x).mean()
+        loss.backward()
+        total = total + loss.detach()
+    return total
 """,
     ),
 )
@@ -142,4 +163,12 @@ def _graphs(edits: Edits, loop: cst.CSTNode) -> list[cst.CSTNode]:
         if code(aug.value) == loss:
             edits.replace_text(aug.value, f"{loss}.detach()")
             found.append(aug)
+    for node in find(loop, cst.Assign):  # total = total + loss
+        target, value = code(node.targets[0].target), node.value
+        if isinstance(value, cst.BinaryOperation) and target != loss:
+            for part, other in ((value.right, value.left), (value.left, value.right)):
+                if code(part) == loss and target in names(other):
+                    edits.replace_text(part, f"{loss}.detach()")
+                    found.append(node)
+                    break
     return found

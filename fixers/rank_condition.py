@@ -16,8 +16,8 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import COLLECTIVES, collectives, is_barrier
-from eroica.fix.moves import call_sites, callees, conditions, holds_collective, regroup
+from eroica.fix.facts import COLLECTIVES, collectives, is_barrier, short
+from eroica.fix.moves import Test, call_sites, callees, conditions, holds_collective, regroup
 from eroica.fix.tree import Function, Source, called, code
 
 CODE = "COL001"
@@ -87,6 +87,31 @@ def report(loss):
         print(total.item())
 """,
     ),
+    Example(
+        category="rank_conditional_collective",
+        before="""\
+import torch.distributed as dist
+
+def join(rank, world):
+    members = list(range(0, world, 2))
+    if rank in members:
+        group = dist.new_group(members)  # <-- here
+        dist.barrier(group=group)
+        return group
+    return None
+""",
+        after="""\
+import torch.distributed as dist
+
+def join(rank, world):
+    members = list(range(0, world, 2))
+    group = dist.new_group(members)
+    if rank in members:
+        dist.barrier(group=group)
+        return group
+    return None
+""",
+    ),
 )
 KEEPS = (
     Example(
@@ -130,9 +155,17 @@ def _score(context: Context, source: Source, node: cst.If) -> float:
     return 0.5 if context.is_named(source, node) else 0.0
 
 
-def _is_group_of_members(source: Source, node: cst.If) -> bool:
+def _new_groups(source: Source) -> Test:
+    """All ranks make a group; only its members use it."""
+    return lambda statement: any(
+        short(source, call) in ("new_group", "new_subgroups")
+        for call in collectives(source, statement)
+    )
+
+
+def _is_group_of_members(source: Source, node: cst.If, wanted: Test) -> bool:
     """A subgroup's collective under a test of membership is right as it stands."""
-    return any(
+    return not any(wanted(s) and _new_groups(source)(s) for s in node.body.body) and any(
         arg.keyword is not None and arg.keyword.value == "group"
         for call in collectives(source, node.body)
         for arg in call.args
@@ -140,12 +173,13 @@ def _is_group_of_members(source: Source, node: cst.If) -> bool:
 
 
 def _direct(context: Context, source: Source, node: cst.If, score: float) -> FixerResult | None:
-    if not collectives(source, node.body) or _is_group_of_members(source, node):
+    wanted = _new_groups(source) if _new_groups(source)(node.body) else holds_collective(source)
+    if not collectives(source, node.body) or _is_group_of_members(source, node, wanted):
         return None
-    if not any(holds_collective(source)(s) for s in node.body.body if not _nested(s)):
+    if not any(wanted(s) for s in node.body.body if not _nested(s)):
         return None
     edits = Edits(source)
-    if not regroup(edits, node, "rank", holds_collective(source)):
+    if not regroup(edits, node, "rank", wanted):
         return None
     return context.result(edits, why=_why(source, node), behaviour=_BEHAVIOUR, score=score)
 

@@ -103,9 +103,14 @@ def fix(context: Context) -> FixerResult | None:
                         "DDP keeps equal by itself.",
                         behaviour="Weights stay equal through equal gradients; check buffers that "
                         "DDP does not broadcast.",
-                        score=0.95 * max(context.closeness(source, statement), 0.7),
+                        score=0.95 * max(context.closeness(source, statement), _least(context)),
                     )
     return None
+
+
+def _least(context: Context) -> float:
+    """What is exchanged twice is better left out than fused."""
+    return 0.97 if context.cause.category == "redundant_gradient_sync" else 0.7
 
 
 def _exchanges(context: Context, source: Source, statement: cst.CSTNode) -> bool:

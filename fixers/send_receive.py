@@ -42,10 +42,34 @@ def exchange(out, inp, peer):
 import torch.distributed as dist
 
 def exchange(out, inp, peer):
-    exchanged = [dist.P2POp(dist.isend, out, peer), dist.P2POp(dist.irecv, inp, peer)]
+    exchanged = [
+        dist.P2POp(dist.isend, out, peer),
+        dist.P2POp(dist.irecv, inp, peer),
+    ]
     for work in dist.batch_isend_irecv(exchanged):
         work.wait()
     return inp
+""",
+    ),
+    Example(
+        category="collective_order_mismatch",
+        before="""\
+import torch.distributed as dist
+
+def ring(x, buf, rank, world):
+    dist.send(x, (rank + 1) % world)  # <-- here
+    dist.recv(buf, (rank - 1) % world)
+""",
+        after="""\
+import torch.distributed as dist
+
+def ring(x, buf, rank, world):
+    exchanged = [
+        dist.P2POp(dist.isend, x, (rank + 1) % world),
+        dist.P2POp(dist.irecv, buf, (rank - 1) % world),
+    ]
+    for work in dist.batch_isend_irecv(exchanged):
+        work.wait()
 """,
     ),
 )
@@ -77,15 +101,19 @@ def fix(context: Context) -> FixerResult | None:
         receive = called(after[0]) if after else None
         if receive is None or source.full_name(receive.func) != "torch.distributed.recv":
             continue
-        if _peer(send) != _peer(receive) or _takes_turns(source, line):
+        if not _is_exchange(send, receive) or _takes_turns(source, line):
             continue
         dist = code(send.func).removesuffix(".send") if "." in code(send.func) else "dist"
-        out, inp, peer = code(send.args[0].value), code(receive.args[0].value), _peer(send)
+        out, inp = code(send.args[0].value), code(receive.args[0].value)
+        to, origin = _peer(send), _peer(receive)
         edits = Edits(source)
         edits.replace(
             line,
             edits.statements(f"""\
-exchanged = [{dist}.P2POp({dist}.isend, {out}, {peer}), {dist}.P2POp({dist}.irecv, {inp}, {peer})]
+exchanged = [
+    {dist}.P2POp({dist}.isend, {out}, {to}),
+    {dist}.P2POp({dist}.irecv, {inp}, {origin}),
+]
 for work in {dist}.batch_isend_irecv(exchanged):
     work.wait()
 """),
@@ -100,6 +128,14 @@ for work in {dist}.batch_isend_irecv(exchanged):
             score=0.95 * context.closeness(source, line),
         )
     return None
+
+
+def _is_exchange(send: cst.Call, receive: cst.Call) -> bool:
+    """With one peer, or around a ring: to the next, from the one before."""
+    if _peer(send) == _peer(receive):
+        return True
+    texts = (_peer(send), _peer(receive))
+    return all("rank" in text for text in texts) and {"+", "-"} <= set("".join(texts))
 
 
 def _peer(call: cst.Call) -> str:
