@@ -16,6 +16,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
+from eroica.fix.threads import in_threads
 from eroica.fix.tree import Source, code, dotted, find, single
 
 CODE = "POL001"
@@ -71,6 +72,33 @@ import time
 def wait(flag):
     while not flag.done:
         time.sleep(0.001)
+""",
+    ),
+    Example(
+        category="straggler_compute",
+        before="""\
+import threading
+
+class Beat:
+    def start(self):
+        threading.Thread(target=self._spin, daemon=True).start()
+
+    def _spin(self):
+        while not self.stop:
+            self.count += 1  # <-- here
+""",
+        after="""\
+import threading
+import time
+
+class Beat:
+    def start(self):
+        threading.Thread(target=self._spin, daemon=True).start()
+
+    def _spin(self):
+        while not self.stop:
+            self.count += 1
+            time.sleep(0.001)
 """,
     ),
 )
@@ -166,7 +194,11 @@ def _spin(context: Context, source: Source, loop: cst.While) -> FixerResult | No
             return _result(
                 context, source, loop, edits, "It looks a thousand times a second at most."
             )
-    return None
+    function = source.function_of(loop)
+    if function is None or function.name.value not in in_threads(source) or "open(" in text:
+        return None
+    edits.after(loop.body.body[-1], pause)  # a thread of its own that never rests
+    return _result(context, source, loop, edits, "It goes round a thousand times a second at most.")
 
 
 def _result(

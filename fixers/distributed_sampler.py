@@ -80,6 +80,23 @@ def train(rank):
     return loader
 """,
     ),
+    Example(
+        category="sampler_misconfiguration",
+        before="""\
+from torch.utils.data import DataLoader, DistributedSampler
+
+def build(ds, rank):
+    sampler = DistributedSampler(ds, num_replicas=1, rank=0, seed=rank)  # <-- here
+    return DataLoader(ds, sampler=sampler)
+""",
+        after="""\
+from torch.utils.data import DataLoader, DistributedSampler
+
+def build(ds, rank):
+    sampler = DistributedSampler(ds)
+    return DataLoader(ds, sampler=sampler)
+""",
+    ),
 )
 KEEPS = (
     Example(
@@ -94,7 +111,10 @@ loader = DataLoader([1], sampler=DistributedSampler([1]))  # <-- here
 
 
 def fix(context: Context) -> FixerResult | None:
-    """Add the sampler; None where the loaders have one."""
+    """Add the sampler, or mend it; None where the loaders have one that is right."""
+    mended = _same_for_all(context)
+    if mended is not None:
+        return mended
     for source in context.files:
         found = source.calls(source.module, r"(?:torch\.utils\.data(?:\.dataloader)?\.)?DataLoader")
         for call in sorted(found, key=lambda c: -context.closeness(source, c)):
@@ -105,6 +125,33 @@ def fix(context: Context) -> FixerResult | None:
             result = _add(context, source, call)
             if result is not None:
                 return result
+    return None
+
+
+def _same_for_all(context: Context) -> FixerResult | None:
+    """``DistributedSampler(ds, num_replicas=1, rank=0)``, or shuffled by a seed of each rank."""
+    for source, call in context.every(cst.Call, 0.4):
+        if source.full_name(call.func).rpartition(".")[2] != "DistributedSampler":
+            continue
+        edits, wrong = Edits(source), []
+        for name, position in (("num_replicas", 1), ("rank", 2)):
+            arg = argument(call, name, position)
+            if arg is not None and arg.keyword is not None and isinstance(arg.value, cst.Integer):
+                edits.drop_argument(call, name)
+                wrong.append(f"{name}={code(arg.value)}")
+        seed = argument(call, "seed")
+        if seed is not None and any(is_ranked(n) for n in find(seed.value, cst.Name)):
+            edits.drop_argument(call, "seed")
+            wrong.append(f"seed={code(seed.value)}")
+        if wrong:
+            return context.result(
+                edits,
+                why=f"{source.path}:{source.line(call)} {', '.join(wrong)}: ranks do not get parts "
+                "of one and the same order.",
+                behaviour="The sampler takes its rank and the number of ranks from the process "
+                "group.",
+                score=0.95 if context.cause.category == "sampler_misconfiguration" else 0.5,
+            )
     return None
 
 

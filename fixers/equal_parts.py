@@ -2,10 +2,12 @@
 
 ## What it does
 Replaces `rows[bin == rank]` by parts of equal size in the order of the bins; of a list filtered by
-`key(x) % world == rank`, takes every `world`-th element.
+`key(x) % world == rank`, and of blocks such as `order.chunk(world)[rank]`, takes every `world`-th
+element.
 
 ## Why it hurts
-Bins of equal width hold unequal numbers: one rank gets most of the work and the others wait.
+Bins of equal width hold unequal numbers, blocks of what is sorted unequal work: one rank gets most
+of it and the others wait.
 
 ## When it is wrong
 What is in one bin must be on one rank, for example because the ranks exchange borders by bin.
@@ -64,6 +66,19 @@ class Split:
         return docs[rank::size]
 """,
     ),
+    Example(
+        category="load_imbalance",
+        before="""\
+def mine(lengths, rank, world):
+    order = lengths.argsort()
+    return order.chunk(world)[rank]  # <-- here
+""",
+        after="""\
+def mine(lengths, rank, world):
+    order = lengths.argsort()
+    return order[rank::world]
+""",
+    ),
 )
 KEEPS = (
     Example(
@@ -93,7 +108,7 @@ _WORLD = re.compile(r"(?:.*\.)?(?:world|world_?size|size|num_?replicas|n_?ranks|
 
 def fix(context: Context) -> FixerResult | None:
     """Split by count; None where no rank's part is picked by a bin or a key."""
-    return _masks(context) or _filters(context)
+    return _masks(context) or _filters(context) or _blocks(context)
 
 
 def _key_of_rank(test: cst.CSTNode) -> tuple[cst.BaseExpression, str] | None:
@@ -185,6 +200,34 @@ def _filters(context: Context) -> FixerResult | None:
         edits = Edits(source)
         world = code(key.right)  # type: ignore[attr-defined]
         edits.replace_text(node, f"{code(loop.iter)}[{rank}::{world}]")
+        return _result(context, source, node, edits)
+    return None
+
+
+def _blocks(context: Context) -> FixerResult | None:
+    """``sorted_things.chunk(world)[rank]``: a block of what is in some order."""
+    for source, node in context.every(cst.Subscript, 0.4):
+        inner = node.value
+        if not isinstance(inner, cst.Call) or len(node.slice) != 1:
+            continue
+        at, call = node.slice[0].slice, source.full_name(inner.func)
+        if not isinstance(at, cst.Index) or not is_ranked(at.value):
+            continue
+        if any(isinstance(a, cst.Subscript) for a in source.ancestors(node)):
+            continue  # an index into something else: equal parts of an order, on purpose
+        given = [code(a.value) for a in inner.args]
+        if call.rpartition(".")[2] not in ("chunk", "tensor_split", "array_split", "split"):
+            continue
+        if isinstance(inner.func, cst.Attribute) and len(given) == 1:
+            items, world = code(inner.func.value), given[0]
+        elif len(given) == 2:
+            items, world = given
+        else:
+            continue
+        if not _WORLD.fullmatch(world) and not world.endswith("get_world_size()"):
+            continue
+        edits = Edits(source)
+        edits.replace_text(node, f"{items}[{code(at.value)}::{world}]")
         return _result(context, source, node, edits)
     return None
 
