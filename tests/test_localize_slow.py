@@ -429,6 +429,19 @@ def test_collections_before_the_first_step_are_start_up(program):
     assert diagnose(program, rank, rank).symptom == "healthy"
 
 
+def test_automatic_collections_are_placed_where_their_threshold_is_set(program):
+    told = (
+        setting(program, "gc.pauses", {"count": 900, "total_ns": 9e9, "steps_ns": 4e8}),
+        setting(program, "gc.call", {"call": "set_threshold", "count": 1}, "main:threads"),
+    )
+    rows = [(30, 30, "main:input read:jitter"), *training(40, 110)]
+    rank = sampled(program, *rows, settings=told, steps=steps([50.0] * 40))
+    cause = first(program, rank, rank)
+    assert (cause.category, cause.ranks) == ("gc_pause", "all")
+    assert names(cause)[0] == ("train.py", "main", program.lines["threads"])
+    assert cause.share == pytest.approx(0.4)
+
+
 def test_metrics_after_backward_on_all_ranks(program):
     rank = sampled(program, (100, 100, "main:record record:norms"), *training(50, 40))
     cause = first(program, rank, rank)

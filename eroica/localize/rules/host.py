@@ -49,10 +49,7 @@ def garbage_collection(view: JobView) -> list[Draft]:
     told = next((s.places for s in view.values("gc.pauses") if s.places), ())
     if explicit or not places:
         places = tuple(told[:2]) or places
-    if not places:
-        spine = find_spine(view)
-        key, line = spine.innermost, spine.lines.get(spine.innermost) if spine.innermost else None
-        places = (Place(name=key[1], file=key[0], line=int(line)),) if key and line else ()
+    places = places or _allocating(view)
     longest = max((float(p.get("max_ns") or 0) for p in pauses.values()), default=0.0)
     at = where(places[0] if places else None, view)
     how = f"called at {at}" if explicit and at else "started by allocations"
@@ -88,6 +85,20 @@ def garbage_collection(view: JobView) -> list[Draft]:
             claims=share,
         )
     ]
+
+
+def _allocating(view: JobView) -> tuple[Place, ...]:
+    """Of automatic collections: the line that set when they start, and the busiest of the job's
+    own Python, which is what allocates; else the innermost line of the step."""
+    calls = [s for s in view.values("gc.call") if s.places and isinstance(s.value, dict)]
+    chosen = next((s.places[:1] for s in calls if s.value.get("call") == "set_threshold"), ())
+    mask = np.array([r.zone == "user" and bool(r.project) for r in view.rows], dtype=bool)
+    busiest = hottest(view, mask, np.median(view.work_FR, axis=1)) if mask.any() else ()
+    if chosen or busiest:
+        return (*chosen, *(p for p in busiest if p not in chosen))
+    spine = find_spine(view)
+    key, line = spine.innermost, spine.lines.get(spine.innermost) if spine.innermost else None
+    return (Place(name=key[1], file=key[0], line=int(line)),) if key and line else ()
 
 
 def _pause_share(view: JobView, rank: int, value: object) -> float:
