@@ -2,11 +2,14 @@
 
     python docs/generate.py [--check]
 
-docs/commands.md comes from each command's --help, docs/fixers.md from the fixers' own files.
+docs/commands.md comes from each command's --help, docs/fixers.md from the fixers' own files,
+docs/parameters.md from the code that holds each number.
 """
 
 import sys
 from pathlib import Path
+
+import parameters
 
 ROOT = Path(__file__).parents[1]
 NOTE = "<!-- Made by docs/generate.py; edit the source of what it describes instead. -->\n"
@@ -46,7 +49,11 @@ def fixers() -> str:
 
 def main() -> int:
     stale = []
-    for name, make in (("commands.md", commands), ("fixers.md", fixers)):
+    for name, make in (
+        ("commands.md", commands),
+        ("fixers.md", fixers),
+        ("parameters.md", parameters.page),
+    ):
         path, text = ROOT / "docs" / name, make()
         if path.exists() and path.read_text() == text:
             continue

@@ -28,8 +28,8 @@ class Parameters:
     # Windows
     window_s: float = 20.0  # paper: length of a window
     window_pause_s: float = 2.0  # ours: longest acceptable pause of stop()
-    windows_per_day: int = 6  # ours
-    window_interval_s: float = 600.0  # ours
+    windows_per_day: int = 6  # ours: a slow job stays slow; more tell nothing new
+    window_interval_s: float = 600.0  # ours: a window costs a pause of up to two seconds
     # Patterns (paper section 3)
     critical_share: float = 0.8  # paper: share of the use a critical duration holds
     rest_beta: float = 0.001  # ours: smaller functions fold into "rest"
@@ -45,6 +45,26 @@ class Parameters:
     delta_floor: float = 0.5  # ours: share of the sample that must differ where MAD is 0
     common_share: float = 0.10  # ours: a cause on all ranks must be worth this much step time
     straggler_share: float = 0.05  # ours: likewise a cause on few ranks
+    # Pattern tables of many ranks
+    few_peers: int = 32  # ours: fewer peers rarely show how far they scatter
+    few_peers_share: float = 0.08  # ours: straggler_share among so few
+    few_ranks_share: float = 0.1  # ours: more of the peers (and more than 8) are not "few ranks"
+    noise_margin: float = 1.0  # ours: deviations beyond the largest of so many, if others wait
+    noise_margin_alone: float = 3.0  # ours: likewise where no waiting is seen
+    spared_share: float = 0.5  # ours: part of its excess that a slow rank must wait less
+    lower_rate: float = 0.95  # ours: mu over the peers' below which a device or link is slower
+    link_min_ranks: int = 8  # ours: fewer ranks have no ring to compare
+    link_rate: float = 0.85  # ours: mu over the peers' at most, of a bad link
+    link_steady: float = 0.5  # ours: sigma over the neighbors' at most, of a bad link
+    link_share: float = 0.02  # ours: more ranks (and more than 8) are not a link but the job
+    common_data_share: float = 0.22  # ours: loading on all ranks, in Python of the rank itself
+    gc_pause_every: float = 10.0  # ours: steps between a rank's pauses, where counts are not known
+    # Counters of hosts and devices
+    memory_stall_share: float = 0.05  # ours: time in which all tasks stall for memory (PSI full)
+    swap_in_pages_per_s: float = 100.0  # ours: fewer come back long after a shortage is over
+    fault_s: float = 2e-4  # ours: a page from a disk or swap, for its share of the time
+    throttled_share: float = 0.2  # ours: part of the time in which a driver throttles a device
+    link_errors_per_s: float = 1.0  # ours: replays of a link; single ones are normal
 
 
 def load(environment: "dict[str, str] | None" = None) -> Parameters:

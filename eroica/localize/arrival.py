@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from eroica.columns import RankPatterns
 
 Float64 = NDArray[np.float64]
-CLEAR = 0.2  # the last must be later than the one before it by this part of the spread
 
 
 @dataclass(frozen=True)

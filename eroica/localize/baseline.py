@@ -21,7 +21,7 @@ from eroica.records import Finding, Function, Place
 
 Float64 = NDArray[np.float64]
 MIN_GROWTH = 0.05  # of the old step
-MAX_ROWS = 12
+MAX_ROWS = 12  # of the table of what changed
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,18 @@ from numpy.typing import NDArray
 from eroica import units
 from eroica.columns import PatternTable
 from eroica.config import Parameters, load
-from eroica.localize.distance import Block, Scan, blocks_of, scan
+from eroica.localize.distance import Block, blocks_of
 from eroica.localize.ranking import number, rank_drafts
-from eroica.localize.rules.hardware import Fleet, fleet_rules
+from eroica.localize.rules.draft import Draft
+from eroica.localize.rules.everywhere import common_python
+from eroica.localize.rules.links import bad_links
+from eroica.localize.rules.slow_ranks import slow_ranks
+from eroica.localize.rules.tables import Fleet
+from eroica.localize.scan import Scan, scan
 from eroica.localize.table_file import TableFile, open_table
 from eroica.records import Finding, Verdict
 
-MAX_FINDINGS = 40
+MAX_FINDINGS = 40  # rows of the paper's table that a person may look through
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,17 @@ def scan_table(
         source = OnDisk(table if isinstance(table, TableFile) else open_table(table))
     roles = source.roles_R
     result = scan(source.blocks(), roles_R=roles, parameters=parameters)
-    return Fleet(source, result, _pauses_per_step(table))
+    return Fleet(source, result, _pauses_per_step(table), parameters or Parameters())
+
+
+def fleet_rules(fleet: Fleet) -> list[Draft]:
+    """Return every cause that patterns of many ranks alone can show."""
+    if fleet.num_ranks < 2 or not fleet.scan.functions:
+        return []
+    drafts = bad_links(fleet)
+    linked = {r for d in drafts if d.ranks != "all" for r in d.ranks}
+    drafts += [d for d in slow_ranks(fleet) if not set(d.ranks) <= linked]
+    return drafts + common_python(fleet)
 
 
 def _pauses_per_step(table: object) -> float | None:

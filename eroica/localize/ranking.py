@@ -18,14 +18,26 @@ EXPLAINS: dict[str, frozenset[str]] = {
     "straggler": frozenset(
         {"small_collectives", "barriers", "stack_collective", "stack_barrier", "repeated_sync"}
     ),
-    "checkpoint": frozenset({"straggler", "barriers", "stack_barrier", "bookkeeping"}),
-    "gc": frozenset({"straggler", "bookkeeping", "stack_collective", "dataloader"}),
-    "recompilation": frozenset({"straggler", "bookkeeping", "python_in_step"}),
-    "polling": frozenset({"straggler", "dataloader", "bookkeeping", "python_in_step"}),
-    "debug_setting": frozenset({"bookkeeping", "python_in_step", "gc", "dataloader"}),
-    "oversubscription": frozenset({"straggler", "bookkeeping", "python_in_step", "repeated_sync"}),
+    "rotating": frozenset(
+        {"small_collectives", "barriers", "stack_collective", "stack_barrier", "repeated_sync"}
+    ),
+    "machine": frozenset(
+        {
+            *("straggler", "rotating", "bookkeeping", "python_in_step", "dataloader"),
+            *("small_collectives", "barriers", "stack_collective", "stack_barrier"),
+        }
+    ),
+    "checkpoint": frozenset({"straggler", "rotating", "barriers", "stack_barrier", "bookkeeping"}),
+    "gc": frozenset({"straggler", "rotating", "bookkeeping", "stack_collective", "dataloader"}),
+    "recompilation": frozenset({"straggler", "rotating", "bookkeeping", "python_in_step"}),
+    "polling": frozenset({"straggler", "rotating", "dataloader", "bookkeeping", "python_in_step"}),
+    "debug_setting": frozenset({"bookkeeping", "rotating", "python_in_step", "gc", "dataloader"}),
+    "oversubscription": frozenset(
+        {"straggler", "rotating", "bookkeeping", "python_in_step", "repeated_sync"}
+    ),
     "growth": frozenset(
         {
+            "rotating",
             "object_collectives",
             "small_collectives",
             "bookkeeping",
@@ -34,11 +46,13 @@ EXPLAINS: dict[str, frozenset[str]] = {
         }
     ),
     "object_collectives": frozenset({"bookkeeping", "python_in_step"}),
-    "dataloader": frozenset({"python_in_step"}),
+    "dataloader": frozenset({"python_in_step", "rotating"}),
     "bookkeeping": frozenset({"python_in_step"}),
-    "spinning_thread": frozenset({"straggler", "bookkeeping", "python_in_step", "dataloader"}),
+    "spinning_thread": frozenset(
+        {"straggler", "rotating", "bookkeeping", "python_in_step", "dataloader"}
+    ),
 }
-MAX_CAUSES = 5
+MAX_CAUSES = 5  # a person reads the first two
 
 
 def rank_drafts(drafts: Sequence[Draft], parameters: Parameters) -> list[Draft]:

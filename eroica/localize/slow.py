@@ -16,7 +16,7 @@ from eroica.localize.rules.straggler import arrival_finding
 from eroica.localize.rules.view import FEW_SAMPLES, JobView, build_view
 from eroica.records import Breakdown, Cause, Finding, JobEvidence, Verdict, Warning
 
-MIN_LINK_RANKS = 16
+MIN_LINK_RANKS = 16  # fewer give no neighbors to tell bursts from a steady low rate
 
 
 def localize_slow(
@@ -71,7 +71,7 @@ def _links(patterns: Sequence[RankPatterns], parameters: Parameters) -> list[Dra
     if len(profiled) < MIN_LINK_RANKS:
         return []
     from eroica.localize.fleet import scan_table
-    from eroica.localize.rules.hardware import bad_links
+    from eroica.localize.rules.links import bad_links
     from eroica.summarize import merge
 
     return bad_links(scan_table(merge(profiled), parameters=parameters))

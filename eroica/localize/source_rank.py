@@ -34,7 +34,7 @@ _BINARY: dict[type[ast.operator], Callable[[Value, Value], Value]] = {
     ast.FloorDiv: operator.floordiv,
 }
 _MAIN_NAMES = ("is_main", "main_process", "master", "is_rank_zero", "is_global_zero", "is_chief")
-_LIMIT = 100_000
+_LIMIT = 100_000  # larger ranges are not walked
 
 
 @dataclass

@@ -1,14 +1,19 @@
 """A pattern table of very many ranks on disk: dense Parquet, one row group a function.
 
 Where ``write_parquet`` of summarize keeps everything of every rank, this keeps the three numbers
-alone, as uint16 in 1/65535 (the error of 8e-6 is far below any threshold), so that a function of a
-million ranks is 6 MB and is read without decoding. Functions, ranks, hosts and roles are in the
-file's metadata.
+alone, as float16 (8e-6 off at the lower bound of beta, 2e-4 at 1: far below any threshold), so that
+a function of a million ranks is 6 MB. Any reader of Parquet shows the numbers; since pages are
+neither compressed nor nullable and one page holds a column of a function, this one maps them, and
+what no rule looks at (mu and sigma of small functions, most of a table) is never read. Functions,
+ranks, hosts and roles are in the file's metadata.
 """
 
+import inspect
+import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,8 +24,10 @@ from eroica.errors import InputError
 from eroica.localize.distance import Block, Numbers, blocks_of
 from eroica.records import Function
 
-FORMAT = b"eroica.table.1"
+FORMAT = b"eroica.table.2"
 NAMES = ("beta", "mu", "sigma")
+_WIDTH = 2  # bytes of a float16
+_MAX_HEADER = 64  # of a page, in bytes
 
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,11 +54,90 @@ class TableFile:
         """Yield one function after another; its arrays live until the next one is asked for."""
         import pyarrow.parquet as pq
 
-        with pq.ParquetFile(self.path) as file:
+        count = len(self.ranks_R)
+        with pq.ParquetFile(self.path) as file, _Map(self.path) as data:
+            offsets = [data.offsets(file.metadata.row_group(n), count) for n in _numbers(file)]
             for position, function in enumerate(self.functions):
-                group = file.read_row_group(position, columns=list(NAMES), use_threads=False)
-                beta, mu, sigma = (group[name].chunk(0).to_numpy() for name in NAMES)
-                yield Block(function, beta, mu, sigma)
+                here = offsets[position]
+                if here is None:  # written or packed by another program
+                    yield Block(function, *_decoded(file, position))
+                    continue
+                following = offsets[position + 1] if position + 1 < len(offsets) else None
+                data.fetch(following, count)
+                yield Block(function, *(data.column(offset, count) for offset in here))
+                data.forget(here, count)
+
+
+def _numbers(file: Any) -> range:  # noqa: ANN401
+    return range(file.metadata.num_row_groups)
+
+
+def _decoded(file: Any, position: int) -> list[Numbers]:  # noqa: ANN401
+    group = file.read_row_group(position, columns=list(NAMES), use_threads=False)
+    return [group[name].combine_chunks().to_numpy() for name in NAMES]
+
+
+class _Map:
+    """A file mapped to memory: columns are views, and only pages that are looked at are read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> "_Map":
+        with self.path.open("rb") as file:
+            self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The map ends with its last view: closing it under a view would not be possible."""
+
+    def offsets(self, group: Any, count: int) -> tuple[int, ...] | None:  # noqa: ANN401
+        """Where the numbers of each column lie; None where they are not plain in one page."""
+        found = []
+        for number in range(group.num_columns):
+            column = group.column(number)
+            start, size = column.data_page_offset, column.total_compressed_size
+            if (
+                group.num_rows != count
+                or column.compression != "UNCOMPRESSED"
+                or column.has_dictionary_page
+                or column.physical_type != "FIXED_LEN_BYTE_ARRAY"
+                or not 0 < size - _WIDTH * count <= _MAX_HEADER
+                or _page_size(self.data[start : start + _MAX_HEADER]) != _WIDTH * count
+            ):
+                return None
+            found.append(start + size - _WIDTH * count)
+        return tuple(found)
+
+    def column(self, offset: int, count: int) -> Numbers:
+        return np.frombuffer(self.data, "<f2", count, offset)
+
+    def fetch(self, offsets: tuple[int, ...] | None, count: int) -> None:
+        """Have beta, which is always looked at, read from the disk meanwhile."""
+        if offsets is not None and hasattr(mmap, "MADV_WILLNEED"):
+            self._advise(mmap.MADV_WILLNEED, offsets[0], _WIDTH * count)
+
+    def forget(self, offsets: tuple[int, ...], count: int) -> None:
+        """Give the pages of a function back: they are not this process's memory any more."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._advise(mmap.MADV_DONTNEED, offsets[0], offsets[-1] + _WIDTH * count - offsets[0])
+
+    def _advise(self, what: int, start: int, length: int) -> None:
+        begin = start - start % mmap.PAGESIZE
+        self.data.madvise(what, begin, length + start - begin)
+
+
+def _page_size(header: bytes) -> int:
+    """The size of a page's content by its header: compact Thrift, fields 1 (type), 2 (size)."""
+    if header[:1] != b"\x15" or header[2:3] != b"\x15":
+        return -1
+    value = shift = 0
+    for byte in header[3:13]:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            return (value >> 1) ^ -(value & 1)
+    return -1
 
 
 def is_table_file(path: str | Path) -> bool:
@@ -129,7 +215,7 @@ def write_table(
         host_ids=np.array([number[h] for h in hosts_R], "<i4").tobytes(),
     )
     schema = pa.schema(
-        [(name, pa.uint16()) for name in NAMES],
+        [pa.field(name, pa.float16(), nullable=False) for name in NAMES],
         metadata={
             b"eroica": FORMAT,
             b"functions": msgspec.msgpack.encode(tuple(functions)),
@@ -137,22 +223,31 @@ def write_table(
         },
     )
     unfinished = path.with_name(path.name + ".part")
-    with pq.ParquetWriter(
-        unfinished, schema, compression="none", use_dictionary=False, write_statistics=False
-    ) as writer:
+    with pq.ParquetWriter(unfinished, schema, **_one_page_a_column(pq)) as writer:
         for block in blocks:
-            columns = [quantized(c) for c in (block.beta_R, block.mu_R, block.sigma_R)]
+            columns = [halved(c) for c in (block.beta_R, block.mu_R, block.sigma_R)]
             writer.write_table(
                 pa.table(columns, schema=schema), row_group_size=max(1, len(block.beta_R))
             )
     unfinished.replace(path)
 
 
-def quantized(values_R: Numbers) -> NDArray[np.uint16]:
-    """Return fractions 0..1 in 1/65535, rounded; what is out of range is clipped."""
-    if values_R.dtype == np.uint16:
-        return np.asarray(values_R, np.uint16)
-    return np.asarray(np.rint(np.clip(values_R, 0, 1) * np.float32(65535)), np.uint16)
+def _one_page_a_column(pq: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Options of the writer. Newer pyarrow limits the rows of a page."""
+    options: dict[str, Any] = {
+        "compression": "none",
+        "use_dictionary": False,
+        "write_statistics": False,
+        "data_page_size": 1 << 30,
+    }
+    if "max_rows_per_page" in inspect.signature(pq.write_table).parameters:
+        options["max_rows_per_page"] = 1 << 40
+    return options
+
+
+def halved(values_R: Numbers) -> NDArray[np.float16]:
+    """Return fractions 0..1 as float16; what is out of range is clipped."""
+    return np.asarray(np.clip(values_R, 0, 1), np.float16)
 
 
 def write_pattern_table(path: str | Path, table: PatternTable) -> None:

@@ -14,6 +14,9 @@ FaultKind = Literal[
     "slow_loader",
     "unaligned_gc",
     "imbalance",
+    "rotating_imbalance",
+    "memory_pressure",
+    "gpu_fault",
 ]
 KINDS: tuple[FaultKind, ...] = (
     "slow_nic",
@@ -24,6 +27,8 @@ KINDS: tuple[FaultKind, ...] = (
     "unaligned_gc",
     "imbalance",
 )
+"""Faults that patterns alone tell. The others want more: ``rotating_imbalance`` who comes late to
+each collective (traces), ``memory_pressure`` and ``gpu_fault`` counters or a log (``evidence``)."""
 ANSWERS: dict[FaultKind, tuple[str, ...]] = {
     "slow_nic": ("nic_degraded", "straggler_network"),
     "nvlink_down": ("nvlink_degraded",),
@@ -32,6 +37,9 @@ ANSWERS: dict[FaultKind, tuple[str, ...]] = {
     "slow_loader": ("straggler_data_loading",),
     "unaligned_gc": ("gc_pause",),
     "imbalance": ("load_imbalance",),
+    "rotating_imbalance": ("load_imbalance",),
+    "memory_pressure": ("memory_pressure",),
+    "gpu_fault": ("gpu_fault",),
 }
 
 
@@ -39,9 +47,10 @@ ANSWERS: dict[FaultKind, tuple[str, ...]] = {
 class Fault:
     """One planted fault.
 
-    severity: slow_nic, nvlink_down, pcie_degraded: the rate left, 0..1. throttled_gpu, imbalance:
-    times longer, over 1. slow_loader: step time added, 0..1. unaligned_gc: a rank's own share of
-    time in collection, 0..1.
+    severity: slow_nic, nvlink_down, pcie_degraded: the rate left, 0..1. throttled_gpu, imbalance,
+    gpu_fault: times longer, over 1; rotating_imbalance likewise, of one rank a step, another each
+    time. slow_loader: step time added, 0..1. unaligned_gc: a rank's own share of time in
+    collection, 0..1. memory_pressure: share of the step in which Python stalls, 0..1.
     """
 
     kind: FaultKind

@@ -30,6 +30,8 @@ NOISE_MU = {"kernel": 0.03, "memory": 0.05, "collective": 0.05, "python": 0.08}
 NOISE_SIGMA = 0.12
 NOISE_RANK = 0.01
 NOISE_HOST = 0.01
+SLOWER_COMPUTE = ("throttled_gpu", "gpu_fault", "imbalance")
+PYTHON_PARTS = ("loader", "optimizer", "python")
 STEPS = 10
 PAUSE_EVERY = 10
 
@@ -83,6 +85,7 @@ class Simulation:
         self.planned = plan(cluster, num_functions=num_functions)
         self.count_F = np.array([_count(p) for p in self.planned])
         self.size = cluster.world_size
+        self.python_share = sum(p.beta for p in self.planned if p.part in PYTHON_PARTS)
         hosts = int(cluster.host_R[-1]) + 1
         self.rank_speed_R = (
             np.exp(self.random.normal(0, NOISE_RANK, self.size))
@@ -115,10 +118,12 @@ class Simulation:
             time_R *= self.rank_speed_R
         for fault in self.faults:
             ranks = list(fault.ranks) or slice(None)
-            if fault.kind in ("throttled_gpu", "imbalance") and planned.part == "compute":
+            if fault.kind in SLOWER_COMPUTE and planned.part == "compute":
                 time_R[ranks] *= fault.severity
             elif fault.kind == "pcie_degraded" and planned.part == "memory":
                 time_R[ranks] /= fault.severity
+            elif fault.kind == "memory_pressure" and planned.part in PYTHON_PARTS:
+                time_R[ranks] += fault.severity * planned.beta / self.python_share
             elif (fault.kind, planned.part) in (("slow_loader", "loader"), ("unaligned_gc", "gc")):
                 time_R[ranks] += fault.severity
         return time_R
@@ -162,8 +167,10 @@ class Simulation:
             sigma_R = np.where(slow & self._is_bad(planned.part), 0.03 + 0.02 * rate_R, sigma_R)
         for fault in self.faults:
             ranks = list(fault.ranks) or slice(None)
-            if fault.kind == "throttled_gpu" and planned.part == "compute":
+            if fault.kind in ("throttled_gpu", "gpu_fault") and planned.part == "compute":
                 mu_R[ranks] /= fault.severity
+            elif fault.kind == "memory_pressure" and planned.part in PYTHON_PARTS:
+                mu_R[ranks] *= 1 / (1 + fault.severity / self.python_share)
             elif fault.kind == "pcie_degraded" and planned.part == "memory":
                 mu_R[ranks] *= fault.severity
                 sigma_R[ranks] *= 0.3

@@ -1,9 +1,9 @@
 """Simulated jobs as small Kineto traces, one file a rank, with the answer known.
 
 The traces look as torch.profiler writes them for a GPU job with stacks: Python calls on the
-training thread, kernels on stream 7, NCCL kernels with their metadata on stream 20, one
-``ProfilerStep`` a step. All ranks leave a collective together; a rank arrives when its own work is
-done.
+training thread, launches tied to kernels by their correlation, kernels on stream 7, NCCL kernels
+with their metadata on stream 20, one ``ProfilerStep`` a step. All ranks leave a collective
+together; a rank arrives when its own work is done.
 """
 
 import gzip
@@ -21,6 +21,7 @@ from eroica.simulate.faults import Fault, Truth
 STEP_US = 100_000
 FORWARD_US, BACKWARD_US, LOADER_US, OPTIMIZER_US, REDUCE_US = 25_000, 45_000, 1_500, 4_000, 12_000
 KERNELS = 6
+SLOW_DEVICES = ("throttled_gpu", "gpu_fault")
 NUM_BYTES = 64_000_000
 
 
@@ -31,6 +32,7 @@ class _Rank:
     rank: int
     events: list[dict[str, Any]] = field(default_factory=list)
     python_id: int = 0
+    correlation: int = 0
 
     def python(self, name: str, start: float, duration: float, parent: int | None = None) -> int:
         self.python_id += 1
@@ -47,7 +49,12 @@ class _Rank:
 
     def kernel(self, name: str, start: float, duration: float, **args: object) -> None:
         stream = args.pop("stream", 7)
-        self._add(name, "kernel", start, duration, 0, stream, {"stream": stream, **args})
+        self.correlation += 1
+        linked = {"correlation": self.correlation, "External id": self.correlation}
+        process = self.rank + 1000
+        self._add("cudaLaunchKernel", "cuda_runtime", start - 1, 1, process, process, linked)
+        more = {"stream": stream, "device": 0, **linked, **args}
+        self._add(name, "kernel", start, duration, 0, stream, more)
 
     def note(self, name: str, start: float, duration: float) -> None:
         process = self.rank + 1000
@@ -109,7 +116,7 @@ def _one_step(
     random: np.random.Generator,
 ) -> float:
     """Write one step of all ranks and return its length."""
-    parts = [_parts(cluster, faults, r.rank, random) for r in ranks]
+    parts = [_parts(cluster, faults, r.rank, step, random) for r in ranks]
     arrivals = [begin + sum(p[:3]) for p in parts]
     rate = min([f.severity for f in faults if f.kind in ("slow_nic", "nvlink_down")], default=1.0)
     leave = max(arrivals) + REDUCE_US / rate
@@ -147,23 +154,30 @@ def _one_step(
 def slowed(faults: Sequence[Fault], rank: int) -> float:
     """How much longer a rank's device takes for the same kernel."""
     return max(
-        [f.severity for f in faults if f.kind == "throttled_gpu" and rank in f.ranks], default=1.0
+        [f.severity for f in faults if f.kind in SLOW_DEVICES and rank in f.ranks], default=1.0
     )
 
 
 def _parts(
-    cluster: Cluster, faults: Sequence[Fault], rank: int, random: np.random.Generator
+    cluster: Cluster,
+    faults: Sequence[Fault],
+    rank: int,
+    step: int,
+    random: np.random.Generator,
 ) -> tuple[float, float, float]:
     load, forward, backward = (
         base * float(np.exp(random.normal(0, 0.02)))
         for base in (LOADER_US, FORWARD_US, BACKWARD_US)
     )
     for fault in faults:
+        turns = fault.ranks or tuple(range(cluster.world_size))
+        if fault.kind == "rotating_imbalance" and rank == turns[(3 * step + 1) % len(turns)]:
+            forward, backward = forward * fault.severity, backward * fault.severity
         if rank not in fault.ranks:
             continue
         if fault.kind == "slow_loader":
             load += fault.severity * STEP_US
-        elif fault.kind in ("throttled_gpu", "imbalance"):
+        elif fault.kind in ("throttled_gpu", "gpu_fault", "imbalance"):
             forward, backward = forward * fault.severity, backward * fault.severity
     return load, forward, backward
 

@@ -13,14 +13,12 @@ from eroica.localize.rules.data import dataloader
 from eroica.localize.rules.draft import Draft
 from eroica.localize.rules.growth import growth
 from eroica.localize.rules.host import checkpoints, garbage_collection, polling
+from eroica.localize.rules.machine import device_faults, memory_pressure
 from eroica.localize.rules.ports import bad_ports
 from eroica.localize.rules.resync import repeated_sync
+from eroica.localize.rules.rotating import rotating
 from eroica.localize.rules.sampler import sampler
-from eroica.localize.rules.settings import (
-    debug_settings,
-    oversubscription,
-    unused_search,
-)
+from eroica.localize.rules.settings import debug_settings, oversubscription, unused_search
 from eroica.localize.rules.sharding import small_shards
 from eroica.localize.rules.straggler import straggler
 from eroica.localize.rules.view import JobView
@@ -44,6 +42,9 @@ RULES: tuple[Rule, ...] = (
     python_in_step,
     sampler,
     unused_search,
+    rotating,
+    memory_pressure,
+    device_faults,
     cores_taken,
     bad_ports,
 )

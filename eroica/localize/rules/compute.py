@@ -10,7 +10,7 @@ from eroica.localize.rules.draft import Draft, hottest, mean_over, pattern_findi
 from eroica.localize.rules.view import Bool, JobView
 from eroica.records import Finding, Place
 
-MIN_COMPILES = 3
+MIN_COMPILES = 3  # the first, one more for dynamic shapes; the third is one too many
 
 
 def recompilation(view: JobView) -> list[Draft]:

@@ -174,10 +174,10 @@ def _within_runs(site: Site) -> float:
 
 
 def _steps_within(steps: StepTimes, entries: Sequence[CollectiveEntry]) -> float:
-    begin, end = entries[0].created_ns or 0, entries[-1].created_ns or 0
-    starts = np.asarray(steps.start_ns)
-    inside = int(((starts >= begin) & (starts <= end)).sum())
-    return float(max(inside, 1))
+    """How many steps the ring reaches over, the one that it begins in the middle of included."""
+    ends = [entries[0].created_ns or 0, entries[-1].created_ns or 0]
+    first, last = np.searchsorted(np.asarray(steps.start_ns), ends, side="right") - 1
+    return float(max(last - max(first, 0) + 1, 1))
 
 
 def _steps_by_sync(sites: Sequence[Site]) -> float | None:

@@ -16,9 +16,9 @@ from eroica.localize.rules.view import Bool, JobView, Row
 from eroica.localize.rules.zones import frame_zone
 from eroica.records import Action, Place
 
-EXCLUSIVE = 0.2
+EXCLUSIVE = 0.2  # of a rank's time in an activity: peers with less do not do it
 
-LOWER_RATE = 0.92
+LOWER_RATE = 0.92  # of the peers' rate; op times scatter more than kernels'
 # A function this close to the peers' rate runs on a healthy device.
 EVEN_RATE = 0.97
 MIN_FUNCTIONS = 4  # fewer cannot tell a slow device from more work

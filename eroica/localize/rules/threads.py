@@ -17,7 +17,7 @@ from eroica.localize.rules.view import Bool, Float64, JobView, Row
 from eroica.localize.source_flow import loops
 from eroica.records import Finding, Place
 
-BUSY_THREAD = 0.5
+BUSY_THREAD = 0.5  # of its samples on the tests of a loop
 
 
 def spinning_thread(view: JobView) -> Draft | None:

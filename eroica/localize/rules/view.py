@@ -30,7 +30,7 @@ from eroica.records import (
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
-STALL_FACTOR = 3.0
+STALL_FACTOR = 3.0  # times the median step: config.stall_factor, by which samples are taken
 COLLECTIVE_ZONES: tuple[Zone, ...] = ("collective", "object_collective", "barrier")
 
 FEW_SAMPLES = 80  # below, a share of 20 % is known to +-13 % only

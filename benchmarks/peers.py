@@ -1,0 +1,341 @@
+"""eroica beside torchfrtrace, HTA and TraceLens on the same files: who names the guilty rank?
+
+    python benchmarks/peers.py [--hta-python PATH] [--tracelens-python PATH]
+
+Stuck jobs: the Flight Recorder dumps of ../shared/data (torchfrtrace comes with torch; it unpickles
+what it reads, so that it is run on these files only). Slow jobs: real traces and simulated ones
+with one known fault. Each peer is used as its documentation says and in a process of its own; one
+that is not installed is said to be absent. Prints Markdown for docs/benchmarks.md.
+"""
+
+import argparse
+import ast
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SHARED = Path(os.environ.get("EROICA_SHARED", ROOT.parent / "shared")) / "data"
+LIMIT_S = 300
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a tool made of one set."""
+
+    ranks: tuple[int, ...] = ()
+    """Ranks it names as guilty; empty where it names none."""
+    says: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A set of files and its truth; ``ranks`` is empty for a healthy job, None for all alike."""
+
+    name: str
+    make: Callable[[Path], Path]
+    """Gets an empty folder, returns the folder to diagnose."""
+    truth: str
+    ranks: tuple[int, ...] | None
+    category: str
+    extra: tuple[str, ...] = ()
+
+
+def data(name: str, pattern: str = "*") -> Callable[[Path], Path]:
+    """A set of ../shared/data without what stands in notes beside it."""
+
+    def make(folder: Path) -> Path:
+        for path in sorted((SHARED / name).glob(pattern)):
+            if path.is_file() and "fault_injection" not in path.name:
+                shutil.copy(path, folder)
+        return folder
+
+    return make
+
+
+def simulated(kind: str, ranks: tuple[int, ...], severity: float) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        from eroica.simulate.cluster import Cluster
+        from eroica.simulate.faults import Fault
+        from eroica.simulate.traces import write_traces
+
+        faults = [Fault(kind, ranks, severity)] if kind else []  # type: ignore[arg-type]
+        write_traces(folder, Cluster(8), faults, steps=8)
+        return folder
+
+    return make
+
+
+STUCK = (
+    Job(
+        "nccl_16ranks_lock_gil_1st",
+        data("flight_recorder/nccl_16ranks_lock_gil_1st"),
+        "ranks 9 and 14 hold their GIL; first victims wait for them",
+        (9, 14),
+        "",
+    ),
+    Job(
+        "nccl_16ranks_gpu_error_2nd",
+        data("flight_recorder/nccl_16ranks_gpu_error_2nd"),
+        "GPU errors on ranks 9 and 14",
+        (9, 14),
+        "",
+    ),
+    Job(
+        "gloo_4ranks_barrier_in_rank0",
+        data("stuck/gloo_4ranks_barrier_in_rank0", "_dump_fr_trace_rank*.pickle"),
+        "rank 0 alone enters a barrier",
+        (0,),
+        "rank_conditional_collective",
+    ),
+    Job(
+        "gloo_4ranks_barrier_timeout",
+        data("stuck/gloo_4ranks_barrier_timeout", "_dump_fr_trace_rank*.pickle"),
+        "the same run to its time-out",
+        (0,),
+        "rank_conditional_collective",
+    ),
+    Job(
+        "gloo_4ranks_stuck_checkpoint_rank3",
+        data("stuck/gloo_4ranks_stuck_checkpoint_rank3", "_dump_fr_trace_rank*.pickle"),
+        "rank 3 writes a checkpoint for ever",
+        (3,),
+        "blocked_io",
+    ),
+)
+SLOW = (
+    Job("dlrm_8ranks_v100", data("kineto/dlrm_8ranks_v100"), "rank 7 last in 5 of 8", (7,), ""),
+    Job("gloo_4ranks_healthy", data("kineto/gloo_4ranks_healthy"), "healthy", (), ""),
+    Job(
+        "gloo_4ranks_slow_rank2",
+        data("kineto/gloo_4ranks_slow_rank2_sleep_workers0"),
+        "rank 2 loads slowly",
+        (2,),
+        "straggler_data_loading",
+    ),
+    Job("straggler_jobs AR", data("straggler_jobs"), "worker (dp 0, stage 0)", (0,), ""),
+    Job("simulated: healthy", simulated("", (), 0), "healthy", (), ""),
+    Job(
+        "simulated: slow loader",
+        simulated("slow_loader", (3,), 0.4),
+        "rank 3 loads slowly",
+        (3,),
+        "straggler_data_loading",
+    ),
+    Job(
+        "simulated: throttled GPU",
+        simulated("throttled_gpu", (5,), 1.4),
+        "rank 5's kernels run at a lower rate",
+        (5,),
+        "gpu_throttled",
+    ),
+    Job(
+        "simulated: imbalance",
+        simulated("imbalance", (1,), 1.4),
+        "rank 1 has more to compute",
+        (1,),
+        "load_imbalance",
+    ),
+    Job(
+        "simulated: turns",
+        simulated("rotating_imbalance", (), 1.6),
+        "another rank has more to compute in each step",
+        None,
+        "load_imbalance",
+    ),
+)
+
+
+def run(command: list[str], folder: Path, **more: str) -> tuple[int | None, str, float]:
+    """Exit status (None at the limit), both outputs, seconds."""
+    start = time.perf_counter()
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder.parent,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            env={**os.environ, **more},
+        )
+    except subprocess.TimeoutExpired:
+        return None, f"no answer in {LIMIT_S} s", float(LIMIT_S)
+    return done.returncode, done.stdout + done.stderr, time.perf_counter() - start
+
+
+def last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:160] if lines else "nothing"
+
+
+def ranks_in(text: str) -> list[int]:
+    return [int(n) for n in re.findall(r"\d+", text)]
+
+
+# --- the tools --------------------------------------------------------------------------------
+
+
+def ask_eroica(folder: Path) -> Answer:
+    home = folder.parent / "eroica-home"
+    command = [sys.executable, "-m", "eroica", "diagnose", str(folder), "--json"]
+    status, _, seconds = run(command, folder, EROICA_HOME=str(home), PYTHONPATH=str(ROOT))
+    found = sorted((home / "incidents").glob("*/incident.json"))
+    if not found:
+        return Answer((), f"exit {status}", seconds)
+    incident = json.loads(found[-1].read_text())
+    shutil.rmtree(home)
+    if not incident["causes"]:
+        arrivals = [f for f in incident["findings"] if f["kind"] == "collective_arrival"]
+        note = f"; {arrivals[0]['text']}" if arrivals else ""
+        return Answer((), f"{incident['symptom']}{note}", seconds)
+    causes = incident["causes"]
+    ranks = {r for c in causes if c["ranks"] != "all" for r in c["ranks"]}
+    first = causes[0]
+    place = first["functions"][0] if first["functions"] else None
+    at = f" at {place['name']}" if place else ""
+    return Answer(tuple(sorted(ranks)), f"{first['category']}{at}: {first['summary']}", seconds)
+
+
+def ask_torchfrtrace(folder: Path) -> Answer:
+    """Files named <prefix><rank>, as its help asks: the ending goes where there is one."""
+    given = folder.parent / "torchfrtrace"
+    given.mkdir()
+    for path in folder.glob("_dump_*"):
+        shutil.copy(path, given / path.name.removesuffix(".pickle"))
+    tool = Path(sys.executable).with_name("torchfrtrace")
+    status, text, seconds = run([str(tool), str(given)], folder)
+    if status != 0:
+        again, more, _ = run([str(tool), str(given), "--allow-incomplete-ranks"], folder)
+        if again != 0:
+            return Answer((), f"ends with an error: {last_line(text)}", seconds)
+        text = more
+    return Answer(*read_torchfrtrace(text), seconds)
+
+
+def read_torchfrtrace(text: str) -> tuple[tuple[int, ...], str]:
+    """What it prints of the first mismatch: culprits, or ranks that did not join."""
+    said = [line.strip() for line in text.splitlines() if line.strip()]
+    named: list[int] = []
+    for line in said:
+        found = re.search(r"(?:missing|culprit) ranks?:? ?\{?([\d, ]+)\}?", line, re.IGNORECASE)
+        if found:
+            named += ranks_in(found[1])
+    telling = [s for s in said if re.search(r"missing|culprit|mismatch|not all ranks", s, re.I)]
+    return tuple(sorted(set(named))), " ".join(telling[:3])[:240] or last_line(text)
+
+
+_HTA = """
+import sys, json
+from hta.trace_analysis import TraceAnalysis
+found = TraceAnalysis(trace_dir=sys.argv[1]).get_potential_stragglers(num_candidates=1)
+print("RANKS", json.dumps([int(rank) for rank in found]))
+"""
+_TRACELENS = """
+import sys, json, re, pathlib
+from TraceLens import NcclAnalyser
+paths = sorted(pathlib.Path(sys.argv[1]).iterdir())
+number = lambda path: int(re.search(r"(?:rank|worker)(\\d+)", path.name)[1])
+paths = [str(path) for path in sorted(paths, key=number)]
+analyser = NcclAnalyser(paths, world_size=len(paths))
+analyser.build_df_nccl_implicit_sync_cat()
+table = analyser.build_df_straggler_summary()
+print("ROW", table.iloc[0].to_json())
+print("RANKS", json.dumps([int(table.iloc[0]["rank"])]))
+"""
+
+
+def ask_python(python: str, code: str) -> Callable[[Path], Answer]:
+    def ask(folder: Path) -> Answer:
+        status, text, seconds = run([python, "-c", code, str(folder)], folder)
+        told = re.findall(r"^RANKS (\[.*\])$", text, re.MULTILINE)
+        if status != 0 or not told:
+            return Answer((), f"ends with an error: {last_line(text)}", seconds)
+        rows = re.findall(r"^ROW (.*)$", text, re.MULTILINE)
+        ranks = tuple(ast.literal_eval(told[-1]))
+        return Answer(ranks, rows[0][:160] if rows else f"candidates {list(ranks)}", seconds)
+
+    return ask
+
+
+# --- the tables -------------------------------------------------------------------------------
+
+
+def judge(job: Job, answer: Answer) -> str:
+    """``right``, ``wrong``, ``part``: some of the ranks; ``no``: names nobody."""
+    if job.ranks is None or not job.ranks:
+        return "wrong" if answer.ranks else "right"
+    if not answer.ranks:
+        return "no"
+    named, true = set(answer.ranks), set(job.ranks)
+    if named == true:
+        return "right"
+    return "part" if named & true else "wrong"
+
+
+def table(title: str, jobs: tuple[Job, ...], tools: dict[str, Callable[[Path], Answer]]) -> None:
+    print(f"### {title}\n\n| set | truth | tool | named | judged | says | s |")
+    print("|---|---|---|---|---|---|---|")
+    for job in jobs:
+        for tool, ask in tools.items():
+            with tempfile.TemporaryDirectory() as scratch:
+                (Path(scratch) / "set").mkdir()
+                answer = ask(job.make(Path(scratch) / "set"))
+                says = answer.says.replace(scratch, "").replace("|", "/").replace(str(ROOT), "")
+            named = ", ".join(map(str, answer.ranks)) or "-"
+            verdict = judge(job, answer)
+            print(
+                f"| {job.name} | {job.truth} | {tool} | {named} | {verdict} | {says} "
+                f"| {answer.seconds:.1f} |",
+                flush=True,
+            )
+    print()
+
+
+def version(python: str, name: str) -> str:
+    code = f"import importlib.metadata as m; print(m.version({name!r}))"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    return done.stdout.strip() or "absent"
+
+
+def main() -> None:
+    given = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    given.add_argument("--hta-python", help="an interpreter that has HolisticTraceAnalysis")
+    given.add_argument("--tracelens-python", help="an interpreter that has TraceLens")
+    asked = given.parse_args()
+    print(
+        f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, torch "
+        f"{version(sys.executable, 'torch')}.\n"
+    )
+    stuck: dict[str, Callable[[Path], Answer]] = {"eroica": ask_eroica}
+    if Path(sys.executable).with_name("torchfrtrace").exists():
+        stuck["torchfrtrace"] = ask_torchfrtrace
+    else:
+        print("torchfrtrace is absent: it comes with torch.\n")
+    slow: dict[str, Callable[[Path], Answer]] = {"eroica": ask_eroica}
+    for name, package, python, code in (
+        ("HTA", "HolisticTraceAnalysis", asked.hta_python, _HTA),
+        ("TraceLens", "TraceLens", asked.tracelens_python, _TRACELENS),
+    ):
+        told = version(python, package) if python else "absent"
+        print(f"{name}: {told}\n")
+        if told != "absent":
+            slow[name] = ask_python(python, code)
+    table("Stuck jobs, from Flight Recorder dumps alone", STUCK, stuck)
+    table("Slow jobs, from traces", SLOW, slow)
+
+
+if __name__ == "__main__":
+    main()
