@@ -17,7 +17,7 @@ from eroica.localize.rules.view import COLLECTIVE_ZONES, JobView
 from eroica.records import CounterUse, Finding
 
 LOWER_LINK = 0.9  # of the others' rate: ports of one kind negotiate the same
-MIN_EXCESS = 0.05
+MIN_EXCESS = 0.05  # of the step beyond the peers' median: less is nobody's waiting
 _ERRORS = frozenset(
     {
         "symbol_errors",
