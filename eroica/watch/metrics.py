@@ -156,6 +156,8 @@ def parse_address(where: str) -> tuple[str, int]:
     host, _, port = where.rpartition(":")
     if not port.isdigit() or int(port) > 65_535:
         raise InputError(
-            f"--metrics-port {where!r} is no port", "expected PORT or HOST:PORT, such as 9464"
+            f"--metrics-port {where!r} is no port",
+            "expected PORT or HOST:PORT",
+            "eroica run --metrics-port 9464 -- CMD",
         )
     return host.strip("[]") or "127.0.0.1", int(port)

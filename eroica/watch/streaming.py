@@ -140,9 +140,15 @@ def unpack(data: bytes, out: Path) -> str:
                     assert stream is not None
                     _write(out.joinpath(*parts), stream.read(member.size))
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise InputError("a host's evidence cannot be unpacked", str(error)) from error
+        raise InputError(
+            "a host's evidence cannot be unpacked", str(error), "eroica collect on that host alone"
+        ) from error
     if not folders:
-        raise InputError("a host's evidence cannot be unpacked", "it is empty")
+        raise InputError(
+            "a host's evidence cannot be unpacked",
+            "it is empty",
+            "eroica collect on that host alone",
+        )
     return folders.pop()
 
 
@@ -160,7 +166,11 @@ def _checked(member: tarfile.TarInfo, number: int, total: int) -> list[str]:
 
 
 def _refused(name: str, why: str) -> InputError:
-    return InputError("a host's evidence is refused", f"{name[:200]!r}: {why}")
+    return InputError(
+        "a host's evidence is refused",
+        f"{name[:200]!r}: {why}",
+        "is eroica of one version on all hosts? eroica --version",
+    )
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -36,7 +36,11 @@ def check_url(url: str) -> str:
     """Return the URL; InputError where it is none that can be posted to."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError("--webhook is no web address", "expected http://... or https://...")
+        raise InputError(
+            "--webhook is no web address",
+            "expected http://... or https://...",
+            "eroica run --webhook https://HOST/PATH -- CMD",
+        )
     return url
 
 
