@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from eroica import units
 from eroica.errors import InputError
+from eroica.read.counters import with_counters
 from eroica.read.exits import exit_of
 from eroica.read.flight import read_flight
 from eroica.read.flight_groups import fill_groups
@@ -54,6 +55,8 @@ def load_evidence(inputs: Inputs, *, run: Run = map) -> JobEvidence:
     joined.add_tasks()
     joined.add_logs()
     evidence = joined.finish()
+    if inputs.hardware:
+        evidence = with_counters(evidence, inputs.hardware, joined.warnings)
     saved = read_saved(inputs.evidence, joined.warnings)
     if saved:
         return merge_saved(evidence, saved, joined.warnings)
