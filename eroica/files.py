@@ -5,11 +5,48 @@ one never ends) and links that lead elsewhere (to a key, say, that would then st
 """
 
 import os
+import re
 import stat
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 MAX_SOURCE_BYTES = 1_000_000
 """A larger source file is generated: nobody reads it, or wants a patch for it."""
+
+NOT_OURS = frozenset(
+    [
+        ".git",
+        ".hg",
+        ".eroica",
+        ".venv",
+        "venv",
+        "env",
+        "node_modules",
+        "__pycache__",
+        "site-packages",
+        "dist-packages",
+        ".tox",
+        ".mypy_cache",
+        ".ruff_cache",
+        "build",
+        "dist",
+    ]
+)
+"""Folders of a project that hold what others wrote, or what was made from it."""
+NOT_FOR_PATCHES = re.compile(
+    r"(^|/)(tests?|testing|\.github|\.gitlab|\.circleci|\.ci|\.git|\.ssh|\.aws)(/|$)"
+    r"|(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$"
+    r"|(^|/)(\.gitlab-ci\.yml|\.travis\.yml|Jenkinsfile|azure-pipelines\.yml|\.pre-commit-config\.yaml)$"
+    r"|(^|/)(\.env[^/]*|[^/]*\.(pem|key|p12|pfx)|id_[a-z0-9]+|\.netrc|\.npmrc|\.pypirc|credentials[^/]*"
+    r"|secrets?[^/]*)$",
+    re.I,
+)
+"""Tests, pipelines and what may hold secrets: no patch changes them."""
+
+
+def may_be_patched(path: str) -> bool:
+    """Whether a file of a project, by its relative path, is one that a patch may change."""
+    parts = PurePosixPath(path).parts
+    return not NOT_OURS & set(parts[:-1]) and NOT_FOR_PATCHES.search(path) is None
 
 
 def is_inside(path: Path, root: Path) -> bool:

@@ -190,8 +190,9 @@ def _carries(statement: cst.CSTNode, read: set[str]) -> bool:
         isinstance(s, cst.Break | cst.Return) for s in statement.body
     ):
         return True
-    targets = [*find(statement, cst.AssignTarget), *find(statement, cst.AugAssign)]
-    return any(code(node.target) in read for node in targets)
+    targets = [code(node.target) for node in find(statement, cst.AssignTarget)]
+    targets += [code(node.target) for node in find(statement, cst.AugAssign)]
+    return any(target in read for target in targets)
 
 
 def _in_place(

@@ -135,11 +135,15 @@ def _uses(source: Source, target: str) -> list[cst.CSTNode]:
     """The nodes that read or write a name or attribute, by its last part anywhere in the file."""
     last = target.rpartition(".")[2]
     kind = cst.Attribute if "." in target else cst.Name
-    return [n for n in walk(source.module) if isinstance(n, kind) and dotted(n) == target] + [
+    found: list[cst.CSTNode] = [
+        n for n in walk(source.module) if isinstance(n, kind) and dotted(n) == target
+    ]
+    found += [
         n
         for n in find(source.module, cst.Attribute)
         if n.attr.value == last and dotted(n) != target
     ]
+    return found
 
 
 def _nearest(context: Context, source: Source, target: str) -> float:

@@ -122,6 +122,28 @@ def test_a_branch_gets_the_commit_and_the_work_tree_nothing(shell):
     assert shell("undo").code == 2
 
 
+def test_a_dry_run_checks_everything_and_writes_nothing(shell):
+    before = text(shell)
+    done = shell("fix", ".", "--accept", "all", "--apply", "--dry-run")
+    assert done.code == 0 and "would write train.py" in done.out
+    assert text(shell) == before and not newest().read_decisions()
+    assert "would write train.py" in shell("fix", ".", "--dry-run", "--json").err
+    (shell.folder / "train.py").write_text(before + "# edited since\n")
+    assert shell("fix", newest().id, "--dry-run").code == 0  # proposals are made anew
+
+
+def test_two_patches_for_the_same_lines_are_named_with_the_place(tmp_path):
+    record = make_cli.incident(tmp_path).read_incident()
+    one = patch("P1", file_edit("a.py", "1\n2\n3\n", "1\ntwo\n3\n"))
+    other = patch("M1", file_edit("a.py", "1\n2\n3\n", "1\nzwei\n3\n"), cause="C2")
+    chosen = proposing.accepted(record, [one, other], "all")
+    assert chosen == [one]
+    (line,) = proposing.left_out([one, other], chosen, "all")
+    assert line.startswith("M1 (") and "the same lines as P1" in line and "a.py:2-2" in line
+    apart = patch("M2", file_edit("a.py", "1\n2\n3\n", "1\n2\ndrei\n"), cause="C2")
+    assert proposing.left_out([one, apart], [one, apart], "all") == []
+
+
 def test_verify_rehearses_with_a_plain_script_and_lets_the_cure_through(shell):
     (shell.folder / "check.py").write_text(CHECK)
     words = ("--verify", f"{sys.executable} check.py")
@@ -148,7 +170,8 @@ def test_display_only_is_not_rehearsed_and_a_rehearsal_that_breaks_is_told(tmp_p
     folder = IncidentFolder(tmp_path)
     edit = file_edit("a.py", "1\n", "2\n")
     patches = [patch("P1", edit, label="display-only"), patch("P2", edit)]
-    first, second = proposing.rehearse(folder, patches, ["true"], tmp_path, "stuck", print)
+    record = make_cli.incident(tmp_path / "other").read_incident()
+    first, second = proposing.rehearse(folder, patches, ["true"], tmp_path, record, print)
     assert first.rehearsal is None
     assert second.rehearsal.verdict == "failed" and "disk full" in second.rehearsal.summary
 

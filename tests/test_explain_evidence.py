@@ -254,3 +254,11 @@ def test_the_functions_on_the_way_to_a_finding_are_shown(saved_incident, tmp_pat
     incident = msgspec.structs.replace(incident, findings=findings, causes=(cause,))
     names = [one.name for one in gather(incident, cause).parts]
     assert "source train.py:14-15 (on the way to it)" in names
+
+
+def test_files_that_no_patch_may_change_are_left_out_and_the_rest_is_listed(
+    saved_incident, tmp_path
+):
+    folder = with_source(saved_incident("stuck"), tmp_path / "p", TRAIN, line=10)
+    assert packed(folder).files == ["train.py"]
+    assert packed(folder, may_show=lambda path: path != "train.py").files == []

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eroica.explain.sources import Sources
-from eroica.files import MAX_SOURCE_BYTES, is_inside, read_plain
+from eroica.files import MAX_SOURCE_BYTES, is_inside, may_be_patched, read_plain
 from eroica.fix.project import Tree, locate, python_files
 from eroica.localize.source import Project
 from eroica.records import Place
@@ -94,3 +94,20 @@ def test_what_is_no_plain_file_is_not_read(tmp_path, make):
 def test_a_name_that_no_file_can_have_is_not_inside(tmp_path):
     assert not is_inside(tmp_path / "a\0b", tmp_path)
     assert not is_inside(tmp_path / ("x" * 5000), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_ours"),
+    [
+        ("train.py", True),
+        ("pkg/trainer/loop.py", True),
+        ("venv/lib/python3/site-packages/lib/fetch.py", False),
+        ("build/lib/train.py", False),
+        ("tests/test_train.py", False),
+        ("conftest.py", False),
+        (".github/hooks.py", False),
+        ("secrets.py", False),
+    ],
+)
+def test_what_others_wrote_and_what_holds_secrets_is_not_for_patches(path, is_ours):
+    assert may_be_patched(path) is is_ours

@@ -57,11 +57,11 @@ def test_a_patch_that_breaks_a_running_program_is_worse(tmp_path):
 
 def test_a_faster_step_is_improved_with_its_spread(tmp_path):
     slow = GOOD.replace("5.0 ms/it", "50.0 ms/it")
-    result = run(slow, GOOD, tmp_path, symptom="slow", detector=lambda words, root: "healthy")
+    result = run(slow, GOOD, tmp_path, symptom="slow", detector=lambda words, root, given: "")
     assert result.verdict == "improved"
     assert (result.step_ms_before, result.step_ms_after) == (50.0, 5.0)
     assert result.details["spread_ms_before"] == [50.0, 50.0, 50.0]
-    assert "The detector is silent." in result.summary
+    assert "The same detector is now silent." in result.summary
 
 
 def test_a_changed_loss_is_said(tmp_path):

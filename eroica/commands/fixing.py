@@ -1,6 +1,6 @@
 """``eroica fix`` and ``undo``: from a cause to a patch in the work tree."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +39,9 @@ def fix(
         str | None, typer.Option(help="Commit the accepted patches to this new branch.")
     ] = None,
     patch_out: Annotated[Path | None, typer.Option(help="Write the diff to a file.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be written; write no source.")
+    ] = False,
 ) -> int:
     """Go from a stuck or slow job to a patch. Writes nothing without --apply or your yes.
 
@@ -59,15 +62,19 @@ def fix(
         root = source_root_of(source, incident)
         patches = proposing.propose(folder, incident, root, model=model, no_llm=no_llm, show=show)
         if command is not None:
-            patches = proposing.rehearse(folder, patches, command, root, incident.symptom, show)
-    is_review = accept is None and not (as_json or apply or branch or patch_out)
+            patches = proposing.rehearse(folder, patches, command, root, incident, show)
+    is_review = accept is None and not (as_json or apply or branch or patch_out or dry_run)
     if is_review and patches and output.is_interactive():
         from eroica.commands.reviewing import review_on_terminal
 
         return review_on_terminal(folder, root, verify=command, model=model, no_llm=no_llm)
+    accept = accept or ("all" if dry_run else None)
     chosen = proposing.accepted(incident, patches, accept)
-    done = Outcome()
-    if not chosen and (apply or branch):
+    done = Outcome(left_out=proposing.left_out(patches, chosen, accept))
+    if dry_run:
+        done.would = proposing.checked(chosen, root)
+        done.why_not = "" if chosen else proposing.why_none(patches, accept)
+    elif not chosen and (apply or branch):
         done.why_not = proposing.why_none(patches, accept)
     elif branch is not None:
         done.branch, done.commit = branch, proposing.commit(folder, incident, chosen, root, branch)
@@ -91,6 +98,10 @@ class Outcome:
     commit: str = ""
     why_not: str = ""
     """Why nothing was written though it was asked for."""
+    would: list[str] | None = None
+    """Of a dry run: the files that would be written, each checked to be as it was."""
+    left_out: list[str] = field(default_factory=list)
+    """Patches that clash with one that is taken, in words."""
 
 
 def _check_model(name: str) -> None:
@@ -163,6 +174,8 @@ def _show(
 ) -> None:
     if as_json:
         output.print_bytes(incidents.encode(fix_record(folder.id, patches)))
+        for line in (*_would(done), *done.left_out):
+            output.note(line)
         if done.why_not:
             output.note(f"nothing was written: {done.why_not}")
         return
@@ -191,6 +204,8 @@ def _show_outcome(folder: IncidentFolder, patches: list[Patch], done: Outcome) -
     if done.branch:
         output.say(f"committed to branch {done.branch} as {done.commit[:12]}")
         output.say("the work tree is as it was")
+    for line in (*_would(done), *done.left_out):
+        output.say(line)
     if done.why_not:
         output.say(f"nothing was written: {done.why_not}")
     standing = [patch for patch in patches if patch.applied]
@@ -207,6 +222,11 @@ def _show_outcome(folder: IncidentFolder, patches: list[Patch], done: Outcome) -
         output.say(f"{', '.join(patch.id for patch in standing)} was applied before")
         commands.append((f"eroica undo {folder.id}", "takes it back"))
     terminal.print_next(console, commands)
+
+
+def _would(done: Outcome) -> list[str]:
+    """What a dry run found."""
+    return [f"would write {path}" for path in done.would or ()]
 
 
 def _show_runbook(incident: Incident) -> None:

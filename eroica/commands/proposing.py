@@ -39,6 +39,9 @@ def propose(
         except EroicaError as error:
             output.note(f"no patch from a model: {error}")
             more = []
+        except KeyboardInterrupt:  # ends the wait; the fixers' patches are there
+            output.note("not waiting for the model any longer")
+            more = []
         folder.write_patches([*folder.read_patches(), *more])
     return folder.read_patches()
 
@@ -76,18 +79,21 @@ def rehearse(
     patches: Sequence[Patch],
     command: Sequence[str],
     root: Path,
-    symptom: str,
+    incident: Incident,
     show: Progress,
 ) -> list[Patch]:
     """Rehearse what could be applied. A rehearsal that cannot be run counts as failed."""
     from eroica import fix as room
+    from eroica.commands.detecting import detector_for
 
     rehearsed = []
     for patch in patches:
         if patch.label != "display-only" and not patch.applied:
             show(f"rehearsing {patch.id}: {shlex.join(command)}")
             try:
-                result = room.rehearse(patch, command, root, symptom=symptom)
+                result = room.rehearse(
+                    patch, command, root, symptom=incident.symptom, detector=detector_for(incident)
+                )
             except EroicaError as error:
                 output.note(f"{patch.id} was not rehearsed: {error}")
                 what = f"It could not be run: {error}".replace("\n", "; ")
@@ -108,6 +114,25 @@ def accepted(incident: Incident, patches: Sequence[Patch], accept: str | None) -
     session.accept_labels(LABELS.get(accept or "", ()))
     names = {item.hunk.patch for item in session.items if item.state == "accepted"}
     return [patch for patch in waiting if patch.id in names]
+
+
+def left_out(patches: Sequence[Patch], chosen: Sequence[Patch], accept: str | None) -> list[str]:
+    """Say which patch that ``--accept`` names is not taken since its lines are taken, and where."""
+    from eroica.fix.apply import overlaps
+
+    labels, taken = LABELS.get(accept or "", ()), {patch.id for patch in chosen}
+    lines = []
+    for patch in patches:
+        if patch.id in taken or patch.label not in labels or patch.applied:
+            continue
+        for other in chosen:
+            places = overlaps(patch, other)
+            if places:
+                lines.append(
+                    f"{patch.id} ({patch.source}) is left out: it changes the same lines as "
+                    f"{other.id} ({other.source}), {', '.join(places)}"
+                )
+    return lines
 
 
 def why_none(patches: Sequence[Patch], accept: str | None) -> str:
@@ -137,6 +162,17 @@ def apply(
     updated = [applied.get(patch.id, patch) for patch in patches]
     folder.write_patches(updated)
     return updated
+
+
+def checked(chosen: Sequence[Patch], root: Path) -> list[str]:
+    """Return the files the chosen patches would write, after all checks of a real application.
+
+    EroicaError where one would be refused: a file that changed since, patches that clash.
+    """
+    from eroica import fix as room
+
+    room.apply(list(chosen), root, is_dry=True)
+    return list(dict.fromkeys(edit.path for patch in chosen for edit in patch.edits))
 
 
 def commit(

@@ -5,7 +5,7 @@ pack says so. Tokens are estimated as characters / 4: counting them exactly woul
 that some libraries download.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from eroica.columns import RankPatterns
@@ -47,6 +47,11 @@ class Pack:
     def text(self) -> str:
         return "\n".join(part.text for part in self.parts)
 
+    @property
+    def files(self) -> list[str]:
+        """The project's files of which something is shown, relative to its root."""
+        return sorted({excerpt.file for excerpt in self.excerpts})
+
 
 def gather(
     incident: Incident,
@@ -57,13 +62,18 @@ def gather(
     source_root: str | None = None,
     share: Share = "functions",
     budget: int = DEFAULT_BUDGET,
+    may_show: Callable[[str], bool] | None = None,
 ) -> Pack:
-    """Return the evidence pack of a cause, or of an incident without one."""
+    """Return the evidence pack of a cause, or of an incident without one.
+
+    ``may_show`` leaves out files by their path, as those that a patch may not change.
+    """
     root = source_root or (evidence.source_root if evidence else None) or incident.job.source_root
     recorded = (evidence.source_root if evidence else None) or incident.job.source_root
     sources = Sources(root, recorded)
     shown = share in _WITH_SOURCE
     excerpts = list(_excerpts(sources, incident, cause, evidence, share)) if shown else []
+    excerpts = [one for one in excerpts if may_show is None or may_show(one.file)]
     guilty = sources.function(cause.functions[0]) if cause and cause.functions else None
     collected = [
         Part("verdict", parts.verdict(incident, cause), 100),

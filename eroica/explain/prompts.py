@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from eroica.errors import EroicaError, InputError
 from eroica.explain.evidence import DEFAULT_BUDGET, Pack, gather
 from eroica.explain.privacy import Pseudonyms, Share
+from eroica.files import may_be_patched
 from eroica.incident import IncidentFolder
 from eroica.records import FAMILY, Cause, Incident
 
@@ -243,6 +244,7 @@ def prepare(
         source_root=source_root,
         share=share,
         budget=budget,
+        may_show=may_be_patched if purpose == "patch" else None,
     )
     names = Pseudonyms.of(folder, incident, evidence, hide_names=share == "none")
     names.know_root(source_root)

@@ -8,18 +8,11 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
+from eroica.files import NOT_FOR_PATCHES
 from eroica.fix.safety import one_sided
 from eroica.records import FileEdit, Gate
 
 MAX_LINES = 200  # changed lines of one patch: beyond that nobody reviews it
-_FORBIDDEN = re.compile(
-    r"(^|/)(tests?|testing|\.github|\.gitlab|\.circleci|\.ci|\.git|\.ssh|\.aws)(/|$)"
-    r"|(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$"
-    r"|(^|/)(\.gitlab-ci\.yml|\.travis\.yml|Jenkinsfile|azure-pipelines\.yml|\.pre-commit-config\.yaml)$"
-    r"|(^|/)(\.env[^/]*|[^/]*\.(pem|key|p12|pfx)|id_[a-z0-9]+|\.netrc|\.npmrc|\.pypirc|credentials[^/]*"
-    r"|secrets?[^/]*)$",
-    re.I,
-)
 # Bidirectional controls, zero-width characters and other controls hide code from a reviewer.
 _INVISIBLE = re.compile(
     "[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\u00ad\x00-\x08\x0b\x0e-\x1f\x7f]"
@@ -83,7 +76,7 @@ def _not_allowed(edits: Sequence[FileEdit], allowed: Iterable[str] | None) -> st
 
 
 def _forbidden(edits: Sequence[FileEdit]) -> str:
-    bad = [edit.path for edit in edits if _FORBIDDEN.search(edit.path)]
+    bad = [edit.path for edit in edits if NOT_FOR_PATCHES.search(edit.path)]
     return f"{bad[0]} is a test, a pipeline or may hold secrets" if bad else ""
 
 

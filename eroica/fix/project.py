@@ -8,31 +8,12 @@ from pathlib import Path, PurePosixPath
 
 import libcst as cst
 
-from eroica.files import is_inside, read_plain
+from eroica.files import NOT_OURS, is_inside, read_plain
 from eroica.fix.context import Spot
 from eroica.fix.tree import Source
 from eroica.records import Cause, Finding, Place
 
 log = logging.getLogger(__name__)
-SKIP = frozenset(
-    [
-        ".git",
-        ".hg",
-        ".eroica",
-        ".venv",
-        "venv",
-        "env",
-        "node_modules",
-        "__pycache__",
-        "site-packages",
-        "dist-packages",
-        ".tox",
-        ".mypy_cache",
-        ".ruff_cache",
-        "build",
-        "dist",
-    ]
-)
 MAX_FILES = 60  # parsed for one incident: the cause's files and what they import
 MAX_SCANNED = 2000  # files looked into for an import of the cause's files
 
@@ -40,7 +21,7 @@ MAX_SCANNED = 2000  # files looked into for an import of the cause's files
 def python_files(root: Path) -> Iterator[Path]:
     """Yield the project's Python files; environments, builds and links to elsewhere left out."""
     for folder, folders, files in os.walk(root):
-        folders[:] = sorted(f for f in folders if f not in SKIP and not f.startswith("."))
+        folders[:] = sorted(f for f in folders if f not in NOT_OURS and not f.startswith("."))
         for name in sorted(files):
             path = Path(folder) / name
             if name.endswith(".py") and is_inside(path, root):

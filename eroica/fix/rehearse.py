@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from eroica.errors import InputError
+from eroica.errors import EroicaError, InputError
 from eroica.fix.apply import apply
-from eroica.fix.watchdog import Run, run_bounded
-from eroica.records import Patch, Rehearsal, Symptom
+from eroica.fix.watchdog import Run, Watcher, run_bounded
+from eroica.records import Patch, Rehearsal
 
 log = logging.getLogger(__name__)
 SKIP = (".git", ".hg", ".eroica", ".venv", "venv", "__pycache__", "node_modules", "wandb", "mlruns")
@@ -37,7 +37,8 @@ MIN_GAIN = 0.05  # step time within 5 % is noise on a shared machine
 MIN_GAIN_WHOLE_RUN = 0.25  # start-up is most of a short run, and varies more
 LOSS_RELATIVE, LOSS_ABSOLUTE = 0.1, 0.01  # a final loss further off than this is named
 
-Detector = Callable[[Sequence[str], Path], Symptom | None]
+Detector = Callable[[Sequence[str], Path, dict[str, str]], str | None]
+"""Command, folder and environment -> what it still says of the cause; empty: nothing."""
 
 
 def rehearse(
@@ -49,13 +50,16 @@ def rehearse(
     limit_s: float = 120.0,
     environment: dict[str, str] | None = None,
     detector: Detector | None = None,
+    watcher: Watcher | None = None,
 ) -> Rehearsal:
     """Run a command with and without a patch and say what the patch changes.
 
     The patched run goes first, for at most ``limit_s``; the other is given twice its time (at
-    least 15 s). ``detector`` runs the command under eroica's own eyes in a folder and returns
-    the symptom it sees.
+    least 15 s). ``detector`` runs the patched command once more under eroica's own eyes and
+    returns what it still says of the cause. ``watcher`` is told how far it is, and may call it
+    off (EroicaError).
     """
+    watcher = watcher or Watcher()
     base = Path(root)
     patches = [patch] if isinstance(patch, Patch) else list(patch)
     given, words = split_command(command)
@@ -68,12 +72,34 @@ def rehearse(
         copy_tree(base, after_root)
         copy_tree(base, before_root)
         apply(patches, after_root)
-        after = run_bounded(words, after_root, limit_s, given)
+        after = _run(words, after_root, limit_s, given, watcher, "with the patch")
         limit = min(limit_s, max(15.0, 2.0 * after.seconds)) if after.status == 0 else limit_s / 2
-        before = run_bounded(words, before_root, limit, given)
-        seen = detector(words, after_root) if detector is not None and after.status == 0 else None
+        before = _run(words, before_root, limit, given, watcher, "without it")
+        seen = None
+        if detector is not None and after.status == 0:
+            watcher.tell("with the patch, under the detector")
+            seen = detector(words, after_root, given)
     notes = warnings_for(words, base)
     return judge(words, before, after, symptom, limit, seen, notes)
+
+
+def _run(
+    words: Sequence[str],
+    folder: Path,
+    limit_s: float,
+    given: dict[str, str],
+    watcher: Watcher,
+    which: str,
+) -> Run:
+    """One of the two runs; EroicaError once it is called off."""
+    watcher.tell(which)
+    told = Watcher(lambda line: watcher.tell(f"{which}, {line}"), watcher.called_off)
+    run = run_bounded(words, folder, limit_s, given, told)
+    if watcher.called_off.is_set():
+        raise EroicaError(
+            "the rehearsal was called off", "both scratch copies are gone", "eroica review goes on"
+        )
+    return run
 
 
 def split_command(command: str | Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -83,7 +109,11 @@ def split_command(command: str | Sequence[str]) -> tuple[dict[str, str], tuple[s
     while words and re.match(r"^[A-Za-z_]\w*=", words[0]):
         key, _, given[key] = words.pop(0).partition("=")
     if not words:
-        raise InputError("no command to rehearse", next_step='--verify "torchrun ... train.py"')
+        raise InputError(
+            "no command to rehearse",
+            "expected one that runs the job",
+            '--verify "torchrun ... train.py"',
+        )
     return given, tuple(words)
 
 
@@ -203,7 +233,7 @@ def _verdict(
 def _seen(seen: str | None) -> list[str]:
     if seen is None:
         return []
-    return ["The detector is silent." if seen == "healthy" else f"The detector still says {seen}."]
+    return [f"The same detector still says {seen}." if seen else "The same detector is now silent."]
 
 
 def spread(values: list[float]) -> list[float]:

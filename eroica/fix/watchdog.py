@@ -9,18 +9,27 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 TOKEN = "EROICA_REHEARSAL"
 MAX_OUTPUT_LINES = 5000
+_LOOK_S = 0.2  # how soon a run ends once it is called off
 PROGRESS = re.compile(
     r"\b(epoch|step|stage|iter|iteration|it|batch|round|phase)\b\D{0,3}(\d+)", re.I
 )
 _LOSS = re.compile(r"loss\D{0,3}([-+]?\d[\d.]*(?:[eE][-+]?\d+)?)", re.I)
 _MS = re.compile(r"([\d.]+)\s*ms\s*/\s*(?:it|iter|step|batch)", re.I)
+
+
+@dataclass
+class Watcher:
+    """Who looks on while a command runs: is told its progress, and may call it off."""
+
+    tell: Callable[[str], None] = lambda line: None
+    called_off: threading.Event = field(default_factory=threading.Event)
 
 
 @dataclass
@@ -75,9 +84,17 @@ class Run:
 
 
 def run_bounded(
-    command: Sequence[str], folder: Path, limit_s: float, environment: dict[str, str] | None = None
+    command: Sequence[str],
+    folder: Path,
+    limit_s: float,
+    environment: dict[str, str] | None = None,
+    watcher: Watcher | None = None,
 ) -> Run:
-    """Run a command for at most ``limit_s`` seconds; a missing program is status 127."""
+    """Run a command for at most ``limit_s`` seconds; a missing program is status 127.
+
+    One that its watcher calls off ends at once, as one that ran out of time.
+    """
+    watcher = watcher or Watcher()
     token = uuid.uuid4().hex
     inherited = {k: v for k, v in os.environ.items() if not _is_of_a_job(k)}
     env = {**inherited, "PYTHONUNBUFFERED": "1", **(environment or {}), TOKEN: token}
@@ -97,12 +114,12 @@ def run_bounded(
     except OSError as error:
         return Run(status=127, lines=[(0.0, f"{command[0]}: {error}")])
     assert process.stdout is not None
-    reader = threading.Thread(target=_read, args=(process.stdout, run, start), daemon=True)
+    reader = threading.Thread(
+        target=_read, args=(process.stdout, run, start, watcher.tell), daemon=True
+    )
     reader.start()
     try:
-        run.status = process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        run.status = None
+        run.status = _wait(process, start + limit_s, watcher.called_off)
     finally:
         run.seconds = time.monotonic() - start
         left = end_all(token, process)
@@ -110,6 +127,16 @@ def run_bounded(
         reader.join(5)
         process.stdout.close()
     return run
+
+
+def _wait(
+    process: "subprocess.Popen[str]", until: float, called_off: threading.Event
+) -> int | None:
+    """The exit status, as soon as there is one; None at the time given, or when called off."""
+    while not called_off.is_set() and (left := until - time.monotonic()) > 0:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(min(_LOOK_S, left))
+    return process.poll()
 
 
 def _is_of_a_job(key: str) -> bool:
@@ -126,10 +153,12 @@ def _is_of_a_job(key: str) -> bool:
     } or key.startswith("TORCHELASTIC_")
 
 
-def _read(stream: IO[str], run: Run, start: float) -> None:
+def _read(stream: IO[str], run: Run, start: float, tell: Callable[[str], None]) -> None:
     with contextlib.suppress(ValueError):  # closed while a stray child still held it
         for line in stream:
             run.lines.append((time.monotonic() - start, line.rstrip("\n")))
+            if found := PROGRESS.findall(line):
+                tell(" ".join(f"{word.lower()} {number}" for word, number in found[:3]))
             if len(run.lines) > MAX_OUTPUT_LINES:
                 del run.lines[100:200]
 
