@@ -84,13 +84,13 @@ def test_the_app_is_given_all_it_can_use_and_rehearses_for_the_symptom(
             return "left"
 
     monkeypatch.setattr(app, "ReviewApp", Shown)
-    monkeypatch.setattr(fix, "rehearse", lambda *_, symptom: symptoms.append(symptom))
+    monkeypatch.setattr(fix, "rehearse", lambda *_, symptom, watcher: symptoms.append(symptom))
     review = Session.load(folder)
     monkeypatch.setattr(reviewing.output, "is_interactive", lambda: True)
     reviewing.review_on_terminal(folder, tmp_path, verify=["true"], model="openai:m", no_llm=True)
     assert given["regenerate"] is None
     reviewing.review_on_terminal(folder, tmp_path, verify=["true"], model="openai:m")
-    given["rehearse"](review.patches[0])
+    given["rehearse"](review.patches[0], print)
     assert symptoms == ["slow"]
     assert given["regenerate"] is not None
     assert "tokens" in given["prompt_cost"]()

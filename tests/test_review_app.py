@@ -1,15 +1,35 @@
 """The review app under Textual's pilot: every key, sizes, empty and large reviews."""
 
+import threading
+import time
+
 import msgspec
 import pytest
 from make_review import BEFORE, changed, patch, session
 
 from eroica.records import Claim, Diagnosis, Finding, Function, Rehearsal
 from eroica.review.app import ReviewApp
+from eroica.review.diff_view import DiffView
+from eroica.review.diff_view import rows_of as rows_a_line
 
 
 def text_of(app: ReviewApp, where: str) -> str:
-    return str(app.query_one(where).content)
+    pane = app.query_one(where)
+    return pane.plain if isinstance(pane, DiffView) else str(pane.content)
+
+
+def rows_of(app: ReviewApp, where: str = "#diff") -> list[str]:
+    """What the screen shows of a pane, row by row."""
+    region = app.query_one(where).content_region
+    strips = app.screen._compositor.render_strips()[region.y : region.bottom]
+    return [strip.crop(region.x, region.right).text.rstrip() for strip in strips]
+
+
+def colors_of(app: ReviewApp, where: str = "#diff") -> set[str]:
+    region = app.query_one(where).content_region
+    strips = app.screen._compositor.render_strips()[region.y : region.bottom]
+    styles = [one.style for strip in strips for one in strip.crop(region.x, region.right)]
+    return {style.bgcolor.triplet.hex for style in styles if style and style.bgcolor}
 
 
 def app_of(*patches, **options) -> ReviewApp:
@@ -85,6 +105,7 @@ async def test_a_key_typed_into_a_comment_decides_nothing():
         await pilot.press("c", *"yw", "escape")
         assert app.session.counts() == {"open": 2, "accepted": 0, "rejected": 0}
         await pilot.press("c", *"yes", "enter")
+        await pilot.pause()
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert asked == [("P1", "yes")]
@@ -112,7 +133,8 @@ async def test_e_replaces_the_hunk_by_what_the_editor_leaves(monkeypatch, tmp_pa
 
 
 async def test_r_rehearses_and_shows_the_verdict():
-    def rehearse(_):
+    def rehearse(_, tell):
+        tell("with the patch, step 3")
         return Rehearsal(command=("x",), verdict="cured", summary="finished, 80 steps")
 
     app = app_of(patch("P1", changed(2)), rehearse=rehearse)
@@ -174,16 +196,16 @@ async def test_looking_keys_decide_nothing(key):
 async def test_whole_file_shows_lines_far_from_the_hunk():
     app = app_of(patch("P1", changed(2)))
     async with app.run_test(size=(120, 40)) as pilot:
-        assert "line 29" not in text_of(app, "#diff-text")
+        assert "line 29" not in text_of(app, "#diff")
         await pilot.press("o")
-        assert "line 29" in text_of(app, "#diff-text")
+        assert "line 29" in text_of(app, "#diff")
 
 
 async def test_hidden_characters_are_shown_escaped():
     after = BEFORE.replace("line 2\n", "if ok:\u202e\u200b # fine\tdone\n")
     app = app_of(patch("P1", after))
     async with app.run_test(size=(120, 40)):
-        shown = text_of(app, "#diff-text")
+        shown = text_of(app, "#diff")
         assert "\\u202e\\u200b" in shown and "→" in shown
 
 
@@ -228,7 +250,7 @@ async def test_rehearsals_and_new_proposals_are_kept_when_the_review_is_left():
     saved = []
     app = app_of(
         patch("P1", changed(2)),
-        rehearse=lambda _: Rehearsal(command=("x",), verdict="cured", summary="done"),
+        rehearse=lambda _, tell: Rehearsal(command=("x",), verdict="cured", summary="done"),
         regenerate=lambda _, text: [patch("M1", changed(20))],
         save=lambda s: saved.append([(one.id, bool(one.rehearsal)) for one in s.patches]),
     )
@@ -236,6 +258,7 @@ async def test_rehearsals_and_new_proposals_are_kept_when_the_review_is_left():
         await pilot.press("r")
         await app.workers.wait_for_complete()
         await pilot.press("c", *"no", "enter")
+        await pilot.pause()
         await app.workers.wait_for_complete()
         await pilot.pause()
         await pilot.press("q")
@@ -326,13 +349,14 @@ async def test_f_without_citations_says_so():
 
 
 @pytest.mark.parametrize("is_dark", [True, False])
-async def test_light_and_dark_differ_in_background_and_diff(is_dark):
+async def test_light_and_dark_differ_in_background_and_diff(is_dark, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
     app = app_of(patch("P1", changed(2)), is_dark=is_dark)
     async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
         assert (app.screen.styles.background.brightness < 0.5) is is_dark
         added = "#12361f" if is_dark else "#ccf2d5"
-        spans = app.query_one("#diff-text").content.spans
-        assert any(added in str(span.style) for span in spans)
+        assert added in colors_of(app)
         await pilot.press("t")
         assert (app.screen.styles.background.brightness < 0.5) is not is_dark
 
@@ -349,5 +373,237 @@ async def test_no_color_leaves_no_color_and_marks_say_what_colors_said(monkeypat
         triplets = [color.triplet for color in colors if color.triplet]
         assert triplets
         assert all(t.red == t.green == t.blue for t in triplets)
-        assert "+    2  changed 2" in text_of(app, "#diff-text")
+        assert "+    2  changed 2" in text_of(app, "#diff")
         assert "✓" in str(app.query_one("#diff").border_title)
+
+
+def long_patch(num_lines=4000, every=20):
+    """One patch of many hunks in a long file."""
+    long = "".join(f"line {n}\n" for n in range(num_lines))
+    after = "".join(
+        f"changed {n}\n" if n % every == 10 else f"line {n}\n" for n in range(num_lines)
+    )
+    one = patch("P1", after)
+    edit = msgspec.structs.replace(one.edits[0], before=long)
+    return msgspec.structs.replace(one, edits=(edit,))
+
+
+async def test_o_shows_the_whole_of_a_long_file_and_stays_at_the_hunk():
+    app = app_of(long_patch())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press(*["j"] * 100, "o")
+        pane = app.query_one(DiffView)
+        assert pane.virtual_size.height == 4001, "4000 lines, one of them twice"
+        assert any(row.startswith("+ 2011  changed 2010") for row in rows_of(app))
+        await pilot.press("home")
+        await pilot.pause()
+        assert rows_of(app)[0] == "     1  line 0"
+        pane.scroll_end(animate=False)
+        await pilot.pause()
+        assert rows_of(app)[-1] == "  4000  line 3999"
+        await pilot.press("o")
+        assert pane.virtual_size.height == 8
+
+
+async def test_a_long_diff_is_scrolled_by_its_own_keys(monkeypatch):
+    monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
+    app = app_of(long_patch())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("o", "home")
+        await pilot.press("pagedown", "space", "shift+down")
+        await pilot.pause(0.3)
+        assert app.query_one(DiffView).scroll_offset.y > 40
+        assert app.index == 0
+        await pilot.press("end")
+        await pilot.pause(0.3)
+        assert rows_of(app)[-1] == "  4000  line 3999"
+
+
+async def test_only_the_rows_on_the_screen_are_colored():
+    app = app_of(long_patch())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("o")
+        await pilot.pause()
+        assert 1 <= len(app.query_one(DiffView)._bodies) <= 2
+
+
+async def test_long_lines_wrap_at_the_pane_and_lose_nothing():
+    text = "x = '" + "".join(chr(ord("a") + n % 26) for n in range(400)) + "'"
+    app = app_of(patch("P1", BEFORE.replace("line 2\n", text + "\n")))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        rows = rows_of(app)
+        first = next(n for n, row in enumerate(rows) if row.startswith("+"))
+        taken = rows_a_line(text, app.query_one(DiffView)._width)
+        assert taken > 5
+        await pilot.resize_terminal(200, 60)
+        await pilot.pause()
+        rows = rows_of(app)
+        first = next(n for n, row in enumerate(rows) if row.startswith("+"))
+        taken = rows_a_line(text, app.query_one(DiffView)._width)
+        assert "".join(row[8:] for row in rows[first : first + taken]) == text
+
+
+def test_wide_characters_take_two_cells():
+    assert rows_a_line("漢" * 10, 10) == 2
+    assert rows_a_line("a" * 10, 10) == 1
+    assert rows_a_line("\u202e" * 2, 10) == 2, "escaped it is 12 characters"
+    assert rows_a_line("", 10) == 1
+
+
+async def test_letters_that_show_as_nothing_are_escaped():
+    after = BEFORE.replace("line 2\n", "if ok:\u3164 = 1 \U000e0101\n")
+    app = app_of(patch("P1", after))
+    async with app.run_test(size=(120, 40)):
+        assert "\\u3164" in text_of(app, "#diff") and "\\U000e0101" in text_of(app, "#diff")
+
+
+async def test_no_key_decides_on_a_hunk_that_is_not_seen():
+    app = app_of(patch("P1", changed(2)))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("v", "y")
+        assert app.session.counts()["open"] == 1
+        assert app.query_one("#diff").region.width > 60, "it is shown now"
+        await pilot.press("y")
+        assert app.session.counts()["accepted"] == 1
+
+
+async def test_tab_and_the_mouse_do_not_lead_out_of_a_comment():
+    app = app_of(patch("P1", changed(2, 25)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("c", "tab", "y")
+        await pilot.click(offset=(60, 5))
+        await pilot.press("n", "w", "q")
+        assert app.session.counts()["open"] == 2
+        assert app.screen.query_one("#entry").value == "ynwq"
+
+
+async def test_a_comment_is_about_the_hunk_it_was_begun_on():
+    app = app_of(patch("P1", changed(2)), patch("P2", changed(25)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("c", *"why")
+        app.index = 1
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.session.comments == {"P1": ["why"]}
+
+
+async def test_a_new_proposal_does_not_push_away_the_hunk_that_is_read():
+    gate = threading.Event()
+
+    def regenerate(_, text):
+        gate.wait(10)
+        return [patch("M1", changed(20))]
+
+    app = app_of(patch("P1", changed(2, 15, 28)), regenerate=regenerate)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("c", *"no", "enter")
+        await pilot.pause()
+        assert app.index == 1 and "asking for another patch" in text_of(app, "#status")
+        await pilot.press("j", "k")
+        assert "asking for another patch" in text_of(app, "#status"), "moving does not hide it"
+        gate.set()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert app.index == 1
+        assert "1 new at the end" in text_of(app, "#status")
+
+
+async def test_one_rehearsal_at_a_time_and_leaving_does_not_wait_for_it():
+    gate, begun = threading.Event(), []
+
+    def rehearse(one, tell):
+        begun.append(one.id)
+        tell("with the patch, step 7")
+        gate.wait(30)
+        return Rehearsal(command=("x",), verdict="cured", summary="done")
+
+    app = app_of(patch("P1", changed(2)), rehearse=rehearse)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("r", "r")
+        assert "one at a time" in text_of(app, "#status")
+        app._tick()
+        assert "rehearsing P1: with the patch, step 7" in text_of(app, "#status")
+        await pilot.press("question_mark")  # a message while the help is open breaks nothing
+        app._tick()
+        await pilot.press("q")
+        await pilot.press("q")
+        assert "under way" in text_of(app, "#status")
+        start = time.monotonic()
+        await pilot.press("q")
+    assert app.return_value == "left" and time.monotonic() - start < 5
+    assert begun == ["P1"]
+    gate.set()
+
+
+async def test_q_asks_again_when_something_was_done_in_between():
+    app = app_of(patch("P1", changed(2, 25)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("y", "q", "n", "q")
+        assert app.return_value is None
+        assert "q again" in text_of(app, "#status")
+        await pilot.press("q")
+    assert app.return_value == "left"
+
+
+async def test_undo_goes_back_to_the_hunk_it_is_about():
+    app = app_of(patch("P1", changed(2, 15, 28)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("y", "y", "u")
+        assert app.index == 1
+        await pilot.press("u")
+        assert app.index == 0
+
+
+async def test_a_cause_without_a_proposal_can_be_looked_at_and_not_decided_on():
+    app = with_findings(measured(1, 0, 0.02), measured(2, 1, 0.5))
+    cause = app.session.incident.causes[0]
+    other = msgspec.structs.replace(cause, id="C9", category="slow_nic", findings=("F2",))
+    app.session.incident = msgspec.structs.replace(app.session.incident, causes=(cause, other))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("right_square_bracket")
+        assert app.cause is other and "no proposal" in str(app.query_one("#diff").border_title)
+        assert "F1" not in text_of(app, "#evidence-text")
+        await pilot.press("y", "n", "d", "s", "e", "c", "r")
+        assert app.session.counts()["open"] == 1
+        await pilot.press("j")
+        assert app.cause is cause and "changed 2" in text_of(app, "#diff")
+
+
+async def test_the_mouse_chooses_a_cause_and_presses_keys():
+    app = app_of(patch("P1", changed(2)), patch("P2", changed(25), cause="C2"))
+    async with app.run_test(size=(160, 40)) as pilot:
+        await pilot.click("#causes", offset=(6, 3))
+        assert app.cause is not None and app.cause.id == "C2"
+        await pilot.click("#status", offset=(1, 0))
+        assert app.session.counts()["accepted"] == 1
+
+
+async def test_a_resize_while_the_help_is_open_reaches_the_panes():
+    app = app_of(patch("P1", changed(2)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("question_mark")
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+        await pilot.press("x")
+        await pilot.pause()
+        assert app.query_one("#diff").region.width == 80
+
+
+async def test_a_long_message_is_shown_whole():
+    def write(_):
+        raise OSError("no space left on the device " * 8 + "END")
+
+    app = app_of(patch("P1", changed(2)), write=write)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("y", "w")
+        await pilot.pause()
+        assert "END" in " ".join(rows_of(app, "#status"))
+        assert "1 accepted" in " ".join(rows_of(app, "#status"))
+
+
+async def test_e_without_a_terminal_to_lend_says_so():
+    app = app_of(patch("P1", changed(2)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("e")
+        assert "cannot be lent" in text_of(app, "#status")

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,10 @@ from eroica.records import Patch, Rehearsal
 
 if TYPE_CHECKING:
     from eroica.review.session import Session
+
+
+ENDS_WITHIN_S = 5.0
+"""How long a rehearsal that was left has to end its processes."""
 
 
 def register(app: typer.Typer) -> None:
@@ -74,11 +79,16 @@ def _app(
 ) -> int:
     from eroica import fix as room
     from eroica.fix.apply import user_name
-    from eroica.review.app import ReviewApp
+    from eroica.fix.watchdog import Watcher
+    from eroica.review.app import REHEARSAL, ReviewApp
+    from eroica.review.beside import join
 
-    def rehearse(patch: Patch) -> Rehearsal:
+    called_off = threading.Event()
+
+    def rehearse(patch: Patch, tell: Callable[[str], None]) -> Rehearsal:
         assert verify is not None
-        return room.rehearse(patch, verify, root, symptom=session.incident.symptom)
+        symptom, watcher = session.incident.symptom, Watcher(tell, called_off)
+        return room.rehearse(patch, verify, root, symptom=symptom, watcher=watcher)
 
     app = ReviewApp(
         session,
@@ -90,7 +100,12 @@ def _app(
         prompt_cost=lambda: prompt_cost(folder),
         is_dark=is_dark_terminal(),
     )
-    _say_result(app.run() == "written", session, folder)
+    try:
+        was_written = app.run() == "written"
+    finally:
+        called_off.set()
+        join(REHEARSAL, ENDS_WITHIN_S)
+    _say_result(was_written, session, folder)
     return 0
 
 
@@ -113,11 +128,17 @@ def asks_again(
 
         incident = folder.read_incident()
         if incident.causes and patch.cause != incident.causes[0].id:
-            raise InputError("a model is asked about the first cause only")
+            raise InputError(
+                "a model is asked about the first cause only",
+                f"the patch is for {patch.cause}",
+                "edit the hunk yourself: e",
+            )
         chosen = resolve(name)
         if not (is_loopback(chosen.endpoint) or consented(chosen.endpoint)):
             raise InputError(
-                f"nothing is sent to {chosen.endpoint}: start with EROICA_SEND_TO={chosen.endpoint}"
+                f"nothing is sent to {chosen.endpoint}",
+                "it is not this machine, and nobody agreed",
+                f"start with EROICA_SEND_TO={chosen.endpoint}",
             )
         about = f"{comment}\n\nThe reviewer says so about this patch:\n\n{patch.diff}"
         made = patches_from_model(

@@ -1,18 +1,25 @@
 """The terminal app over the review session: keys to decisions, none taken by itself."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
-from textual import events, work
+from textual import work
+from textual.app import SuspendNotSupported
 from textual.binding import BindingType
-from textual.widgets import Input
+from textual.worker import WorkerState
 
 from eroica.errors import EroicaError
 from eroica.records import Diagnosis, Patch, Rehearsal
+from eroica.review.beside import in_thread
 from eroica.review.editing import edited
+from eroica.review.entry import EntryScreen
 from eroica.review.help import BINDINGS
 from eroica.review.panes import ReviewScreen
-from eroica.review.session import ConflictError, Session
+from eroica.review.session import ConflictError, Item, Session
+
+REHEARSAL, ASKING = "eroica-rehearsal", "eroica-asking"
+"""The names of the threads beside the screen."""
 
 
 class ReviewApp(ReviewScreen):
@@ -29,7 +36,7 @@ class ReviewApp(ReviewScreen):
         *,
         diagnoses: list[Diagnosis] | None = None,
         write: Callable[[Session], int] | None = None,
-        rehearse: Callable[[Patch], Rehearsal] | None = None,
+        rehearse: Callable[[Patch, Callable[[str], None]], Rehearsal] | None = None,
         regenerate: Callable[[Patch, str], list[Patch]] | None = None,
         save: Callable[[Session], None] | None = None,
         prompt_cost: Callable[[], str] = lambda: "no model was asked",
@@ -39,23 +46,36 @@ class ReviewApp(ReviewScreen):
         self._write, self._rehearse, self._regenerate = write, rehearse, regenerate
         self._save = save
         self._prompt_cost = prompt_cost
-        self._entry_purpose = ""
         self._asked_to_leave = False
 
+    def show(self, message: str = "") -> None:
+        self._asked_to_leave = False
+        super().show(message)
+
     # decisions
-    def action_accept(self) -> None:
+    def _decided(self) -> Item | None:
+        """The hunk that a key decides on; None, and the person is told, where none is seen."""
+        if self.is_diff_hidden and self.item is not None:
+            self.action_evidence()
+            self.show("this is the hunk: the key once more decides on it")
+            return None
         if self.item is None:
+            self.show("there is no proposal here to decide on")
+        return self.item
+
+    def action_accept(self) -> None:
+        if (item := self._decided()) is None:
             return
         try:
-            self.session.accept(self.item)
+            self.session.accept(item)
         except ConflictError as error:
             self.show(f"not accepted: {error}")
             return
         self._advance()
 
     def action_reject(self) -> None:
-        if self.item is not None:
-            self.session.reject(self.item)
+        if (item := self._decided()) is not None:
+            self.session.reject(item)
             self._advance()
 
     def action_accept_safe(self) -> None:
@@ -63,29 +83,36 @@ class ReviewApp(ReviewScreen):
         self.show(f"{count} safe hunks accepted, one patch a cause; the others need a y each")
 
     def action_reject_file(self) -> None:
-        if self.item is not None:
-            self.session.reject_file(self.item)
+        if (item := self._decided()) is not None:
+            self.session.reject_file(item)
             self._advance()
 
     def action_split(self) -> None:
-        if self.item is not None:
-            parts = len(self.session.split(self.item))
+        if (item := self._decided()) is not None:
+            parts = len(self.session.split(item))
             self.show("this hunk cannot be split" if parts == 1 else f"split in {parts}")
 
     def action_undo(self) -> None:
+        before = {_fingerprint(item) for item in self.session.items}
         what = self.session.undo()
+        changed = (n for n, x in enumerate(self.session.items) if _fingerprint(x) not in before)
+        self.turn_to(next(changed, self.index))
         self.show(f"undone: {what}" if what else "nothing to undo")
 
     def action_edit(self) -> None:
-        if self.item is None:
+        if (item := self._decided()) is None:
             return
-        with self.suspend():
-            lines = edited(self.item.hunk, self.session.before(self.item))
+        try:
+            with self.suspend():
+                lines = edited(item.hunk, self.session.before(item))
+        except SuspendNotSupported:
+            self.show("this terminal cannot be lent to an editor")
+            return
         if lines is None:
             self.show("nothing changed: the editor failed or the text is as before")
             return
         try:
-            self.session.edit(self.item, lines)
+            self.session.edit(item, lines)
         except ConflictError as error:
             self.show(f"the edit is not taken: {error}")
             return
@@ -95,7 +122,7 @@ class ReviewApp(ReviewScreen):
         after = [n for n, item in enumerate(self.session.items) if item.state == "open"]
         later = [n for n in after if n > self.index]
         if after:
-            self.index = (later or after)[0]
+            self.turn_to((later or after)[0])
         self.show("" if after else "all decided: w writes the accepted ones")
 
     def action_cost(self) -> None:
@@ -103,70 +130,60 @@ class ReviewApp(ReviewScreen):
 
     # text entry: comment and search
     def action_comment(self) -> None:
-        if self.item is not None:
-            self._ask("comment", "what should be different?")
+        if (item := self._decided()) is not None:
+            question = f"comment on {item.hunk.path}: what should be different?"
+            self.push_screen(EntryScreen(question), partial(self._comment, item))
 
-    def action_search(self) -> None:
-        self._ask("search", "text to find in the proposals")
-
-    def _ask(self, purpose: str, placeholder: str) -> None:
-        entry = self.query_one("#entry", Input)
-        self._entry_purpose = purpose
-        entry.placeholder, entry.value = placeholder, ""
-        entry.add_class("shown")
-        entry.focus()
-
-    def on_key(self, event: events.Key) -> None:
-        if event.key == "escape" and self.query_one("#entry").has_class("shown"):
-            event.stop()
-            self._close_entry()
-            self.show()
-
-    def _close_entry(self) -> None:
-        self.query_one("#entry").remove_class("shown")
-        self.query_one("#diff").focus()
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        text = event.value.strip()
-        self._close_entry()
+    def _comment(self, item: Item, text: str | None) -> None:
         if not text:
             self.show()
-        elif self._entry_purpose == "search":
-            self._search(text)
-        elif self.item is not None:
-            patch = self.session.patch(self.item.hunk.patch)
-            self.session.comment(self.item, text)
-            if self._regenerate is None:
-                self.show("comment kept; no model is configured to propose anew")
-            else:
-                self.show("asking for another patch ...")
-                self._ask_again(patch, text)
+            return
+        patch = self.session.patch(item.hunk.patch)
+        self.session.comment(item, text)
+        self._advance()
+        if self._regenerate is None:
+            self.show("comment kept; no model is configured to propose anew")
+        elif self._is_busy("ask"):
+            self.show("comment kept; another patch is on its way already")
+        else:
+            self._ask_again(patch, text)
 
-    def _search(self, text: str) -> None:
+    def action_search(self) -> None:
+        self.push_screen(EntryScreen("text to find in the proposals"), self._search)
+
+    def _search(self, text: str | None) -> None:
+        if not text:
+            self.show()
+            return
         items = self.session.items
-        order = [*range(self.index + 1, len(items)), *range(self.index + 1)]
+        order = [*range(self.index + 1, len(items)), *range(min(self.index + 1, len(items)))]
         for number in order:
             lines = [line for change in items[number].hunk.changes for line in change.lines]
             if any(text.lower() in line.lower() for line in [*lines, items[number].hunk.path]):
-                self.index = number
+                self.turn_to(number)
                 self.show()
                 return
         self.show(f"{text!r} is in no proposal")
 
     # work beside the screen
-    @work(thread=True, exclusive=True)
-    def _ask_again(self, patch: Patch, text: str) -> None:
+    def _is_busy(self, group: str) -> bool:
+        running = (WorkerState.PENDING, WorkerState.RUNNING)
+        return any(one.group == group and one.state in running for one in self.workers)
+
+    @work(group="ask")
+    async def _ask_again(self, patch: Patch, text: str) -> None:
         assert self._regenerate is not None
+        self.set_doing("ask", "asking for another patch")
         try:
-            patches = self._regenerate(patch, text)
-            message = f"{len(patches)} new proposals" if patches else "no other proposal came"
+            patches = await in_thread(partial(self._regenerate, patch, text), ASKING)
+            message = f"{len(patches)} new at the end" if patches else "no other proposal came"
         except Exception as error:  # a failed model call must not end the review
             patches, message = [], f"no other proposal: {error}"
-        self.call_from_thread(self._add, patches, message)
-
-    def _add(self, patches: list[Patch], message: str) -> None:
+        self.set_doing("ask", "")
+        is_through = self.session.counts()["open"] == 0
         self.session.add(patches)
-        self._advance()
+        if is_through and patches:  # nobody is reading a hunk that would slip away
+            self._advance()
         self.show(self._saved(message) if patches else message)
 
     def _saved(self, message: str) -> str:
@@ -180,26 +197,33 @@ class ReviewApp(ReviewScreen):
 
     def action_rehearse(self) -> None:
         if self.item is None:
-            return
-        if self._rehearse is None:
+            self.show("there is no proposal here to rehearse")
+        elif self._rehearse is None:
             self.show("no command to rehearse with: start with --verify CMD")
-            return
-        self.show("rehearsing ...")
-        self._run_rehearsal(self.session.patch(self.item.hunk.patch))
+        elif self._is_busy("rehearse"):
+            self.show("a rehearsal is under way; one at a time")
+        else:
+            self._run_rehearsal(self.session.patch(self.item.hunk.patch))
 
-    @work(thread=True, exclusive=True)
-    def _run_rehearsal(self, patch: Patch) -> None:
+    @work(group="rehearse")
+    async def _run_rehearsal(self, patch: Patch) -> None:
         assert self._rehearse is not None
+        self.set_doing("rehearse", f"rehearsing {patch.id}")
+        tell = partial(self._told, f"rehearsing {patch.id}: ")
         try:
-            result = self._rehearse(patch)
+            result = await in_thread(partial(self._rehearse, patch, tell), REHEARSAL)
         except Exception as error:  # likewise
-            self.call_from_thread(self.show, f"the rehearsal failed: {error}")
+            self.set_doing("rehearse", "")
+            self.show(f"the rehearsal failed: {error}")
             return
-        self.call_from_thread(self._keep_rehearsal, patch.id, result)
-
-    def _keep_rehearsal(self, patch_id: str, result: Rehearsal) -> None:
-        self.session.keep_rehearsal(patch_id, result)
+        self.set_doing("rehearse", "")
+        self.session.keep_rehearsal(patch.id, result)
         self.show(self._saved(f"rehearsal: {result.verdict}"))
+
+    def _told(self, head: str, what: str) -> None:
+        """A line of progress, told by the thread that rehearses."""
+        if self._is_busy("rehearse"):
+            self.doing["rehearse"] = (head + what, self.doing["rehearse"][1])
 
     # the end
     def action_write(self) -> None:
@@ -218,10 +242,14 @@ class ReviewApp(ReviewScreen):
         self.exit("written")
 
     def action_leave(self) -> None:
-        is_busy = any(worker.is_running for worker in self.workers)
+        is_busy = self._is_busy("ask") or self._is_busy("rehearse")
         if (is_busy or self.session.counts()["accepted"]) and not self._asked_to_leave:
-            self._asked_to_leave = True
             what = "work is under way" if is_busy else "accepted hunks are not written"
             self.show(f"{what}: q again leaves it" + ("" if is_busy else ", w writes"))
+            self._asked_to_leave = True
             return
         self.exit("left")
+
+
+def _fingerprint(item: Item) -> tuple[object, ...]:
+    return (*item.hunk.key, item.hunk.changes, item.state)

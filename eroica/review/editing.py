@@ -20,12 +20,12 @@ def edited(hunk: Hunk, before: str) -> list[str] | None:
         path = Path(folder) / f"hunk{Path(hunk.path).suffix or '.txt'}"
         with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
             file.writelines(proposed)
-        editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
         try:
-            status = subprocess.call([*editor, str(path)])
+            editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+            status = subprocess.call([*(editor or ["vi"]), str(path)])
             with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
                 text = file.read()
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a quote left open in $EDITOR
             return None
     lines = with_ends_of(proposed or before.splitlines(keepends=True), text)
     return lines if status == 0 and lines != proposed else None

@@ -42,7 +42,8 @@ f  what the explanation cites  o  whole file or hunk
 p  the cost of the prompt      t  light or dark
 /  search                      u  undo the last decision
 w  write the accepted ones     q  quit without writing
-?  this help"""
+space, page up and down        shift and arrows  scroll the diff
+?  this help                   esc  leave a comment or a search"""
 
 
 class HelpScreen(ModalScreen[None]):

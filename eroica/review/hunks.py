@@ -9,6 +9,9 @@ long as they do not overlap.
 import difflib
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
+
+from eroica.records import Patch
 
 CONTEXT = 3
 
@@ -42,8 +45,7 @@ class Hunk:
         return (self.patch, self.path, self.changes[0].start)
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One line as shown: ``mark`` is ``-``, ``+`` or a space; the number is the old or new line."""
 
     mark: str
@@ -65,6 +67,15 @@ def hunks_of(patch: str, path: str, before: str, after: str) -> list[Hunk]:
     return [Hunk(patch, path, number, changes) for number, changes in enumerate(groups, start=1)]
 
 
+def hunks_of_patch(patch: Patch) -> list[Hunk]:
+    """All hunks of a patch, numbered through over its files."""
+    found: list[Hunk] = []
+    for edit in patch.edits:
+        hunks = hunks_of(patch.id, edit.path, edit.before, edit.after)
+        found += [replace(hunk, number=len(found) + n) for n, hunk in enumerate(hunks, start=1)]
+    return found
+
+
 def split(hunk: Hunk) -> list[Hunk]:
     """One hunk a change; a hunk of one change comes back alone."""
     return [replace(hunk, changes=(change,)) for change in hunk.changes]
@@ -82,9 +93,10 @@ def combine(before: str, changes: list[Change]) -> str:
     return "".join(lines)
 
 
-def shown_lines(hunk: Hunk, before: str, context: int = CONTEXT) -> list[Line]:
-    """Return the hunk as lines of a diff; ``context`` lines around it, all of the file if large."""
+def shown_lines(hunk: Hunk, before: str, context: int | None = CONTEXT) -> list[Line]:
+    """Return the hunk as lines of a diff, ``context`` lines around it; None: the whole file."""
     old = before.splitlines()
+    context = len(old) if context is None else context
     first = max(0, hunk.changes[0].start - context)
     last = min(len(old), hunk.changes[-1].end + context)
     shown: list[Line] = []

@@ -22,7 +22,7 @@ def review_by_prompt(
             index = next((n for n in waiting if n >= index), waiting[0])
             item = session.items[index]
             show(views.title(session, item))
-            show(views.diff(session, item).plain)
+            show(views.diff(session, item))
         try:
             answer = ask("[y,n,a,d,s,u,w,q,?] " if waiting else "[w,u,q] ").strip()[:1]
         except EOFError:

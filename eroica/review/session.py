@@ -12,7 +12,7 @@ import msgspec
 from eroica.incident import IncidentFolder
 from eroica.records import Cause, Finding, Incident, Label, Patch, Rehearsal
 from eroica.review import outcome
-from eroica.review.hunks import Change, Hunk, hunks_of, split
+from eroica.review.hunks import Change, Hunk, hunks_of_patch, split
 
 State = Literal["open", "accepted", "rejected"]
 NOT_WORTH_IT = ("worse", "failed", "no change")
@@ -63,14 +63,14 @@ class Session:
     def of(cls, incident: Incident, patches: list[Patch]) -> "Session":
         session = cls(incident, list(patches))
         for patch in patches:
-            session.items += [Item(hunk) for hunk in _hunks(patch)]
+            session.items += [Item(hunk) for hunk in hunks_of_patch(patch)]
         return session
 
     def add(self, patches: list[Patch]) -> None:
         """Take in further proposals; undo goes back past them without losing them."""
         known = {patch.id for patch in self.patches}
         fresh = [patch for patch in patches if patch.id not in known]
-        hunks = [hunk for patch in fresh for hunk in _hunks(patch)]
+        hunks = [hunk for patch in fresh for hunk in hunks_of_patch(patch)]
         self.patches += fresh
         for items in (self.items, *(moment.items for moment in self._undo)):
             items += [Item(hunk) for hunk in hunks]
@@ -290,12 +290,3 @@ class Session:
         comments = {patch: list(texts) for patch, texts in self.comments.items()}
         items = [replace(item) for item in self.items]
         self._undo.append(_Moment(what, items, comments, dict(self.relabelled)))
-
-
-def _hunks(patch: Patch) -> list[Hunk]:
-    """All hunks of a patch, numbered through over its files."""
-    found: list[Hunk] = []
-    for edit in patch.edits:
-        hunks = hunks_of(patch.id, edit.path, edit.before, edit.after)
-        found += [replace(hunk, number=len(found) + n) for n, hunk in enumerate(hunks, start=1)]
-    return found

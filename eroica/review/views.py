@@ -1,7 +1,8 @@
 """What the review shows, as rich text made from the session; no widget in it."""
 
-from functools import lru_cache
+from collections.abc import Sequence
 
+from rich.style import Style
 from rich.syntax import Syntax
 from rich.text import Text
 
@@ -18,8 +19,23 @@ BACKGROUND = {
     False: {"-": "on #ffd7d5", "+": "on #ccf2d5", " ": ""},
 }
 """By whether the screen is dark."""
-WHOLE_FILE = 80
-"""Lines shown around a hunk on demand: all of most files, and never slow to draw."""
+IN_ONE_LINE = (
+    ("y", "accept", "accept"),
+    ("n", "reject", "reject"),
+    ("a", "safe ones", "accept_safe"),
+    ("d", "rest of file", "reject_file"),
+    ("s", "split", "split"),
+    ("e", "edit", "edit"),
+    ("c", "comment", "comment"),
+    ("r", "rehearse", "rehearse"),
+    ("v", "evidence", "evidence"),
+    ("o", "whole file", "whole_file"),
+    ("w", "write", "write"),
+    ("u", "undo", "undo"),
+    ("?", "keys", "help"),
+    ("q", "quit", "leave"),
+)
+"""Key, word, action: the line at the bottom, to be clicked too."""
 
 
 def causes(session: Session, current: Cause | None) -> Text:
@@ -27,6 +43,7 @@ def causes(session: Session, current: Cause | None) -> Text:
     text = Text()
     for cause in session.incident.causes:
         is_current = current is not None and cause.id == current.id
+        start = len(text)
         text.append("▶ " if is_current else "  ", style="bold cyan")
         text.append(f"{cause.id} {cause.category}\n", style="bold" if is_current else "")
         ranks = "all" if cause.ranks == "all" else units.rank_phrase(cause.ranks)
@@ -34,8 +51,9 @@ def causes(session: Session, current: Cause | None) -> Text:
         if cause.share is not None:
             parts.insert(1, units.share(cause.share))
         proposals = {item.hunk.patch for item in session.items_of(cause)}
-        parts.append(f"{len(proposals)} proposal{'' if len(proposals) == 1 else 's'}")
+        parts.append(f"{len(proposals)} patch{'' if len(proposals) == 1 else 'es'}")
         text.append("     " + " · ".join(parts) + "\n", style="dim")
+        text.stylize(_clicked(f"app.choose_cause({cause.id!r})"), start)
     if not session.incident.causes:
         text.append("no cause was found\n", style="dim")
     return text
@@ -69,21 +87,15 @@ def citations(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
     return [(cited, claim.text) for claim in claims for cited in claim.citations]
 
 
-def diff(session: Session, item: Item, *, whole_file: bool = False, is_dark: bool = True) -> Text:
-    """The hunk with line numbers and syntax colors; hidden characters escaped, tabs shown."""
-    lines = shown_lines(item.hunk, session.before(item), WHOLE_FILE if whole_file else 3)
-    text = Text()
-    for line, body in zip(lines, _highlighted(tuple(lines), item.hunk.path, is_dark), strict=True):
-        row = Text(f"{line.mark}{line.number:>5}  ", style="bold" if line.mark != " " else "dim")
-        row.append_text(body)
-        row.stylize(BACKGROUND[is_dark][line.mark])
-        text.append_text(row)
-        text.append("\n")
-    return text
+def diff(session: Session, item: Item) -> str:
+    """The hunk with line numbers, as text; hidden characters escaped, tabs shown."""
+    lines = shown_lines(item.hunk, session.before(item))
+    return "\n".join(
+        f"{line.mark}{line.number:>5}  {visible(line.text, tabs=True)}" for line in lines
+    )
 
 
-@lru_cache(maxsize=64)  # the hunk stays on the screen through many keys
-def _highlighted(lines: tuple[Line, ...], path: str, is_dark: bool) -> list[Text]:
+def highlighted(lines: Sequence[Line], path: str, is_dark: bool) -> list[Text]:
     """The lines' text in colors, all in one go: a lexer takes as long to start as for 50 lines."""
     shown = [visible(line.text, tabs=True) for line in lines]
     lexer = "python" if path.endswith(".py") else "text"
@@ -132,9 +144,29 @@ def about(patch: Patch | None, diagnosis: Diagnosis | None) -> Text:
     return text
 
 
-def status(session: Session) -> str:
+def status(session: Session, message: str, width: int) -> Text:
+    """The line at the bottom: a message or the keys, and how far the review is."""
     counts = session.counts()
-    return f"{counts['accepted']} accepted, {counts['rejected']} rejected, {counts['open']} open"
+    done = f"{counts['accepted']} accepted, {counts['rejected']} rejected, {counts['open']} open"
+    left = Text(one_line(message)) if message else _keys(width - len(done) - 4)
+    return left.append(" " * max(4, width - left.cell_len - len(done))).append(done)
+
+
+def _keys(room: int) -> Text:
+    """The keys with what they do, as many as there is room for; bare letters on a small screen."""
+    in_words = sum(len(key) + len(word) + 3 for key, word, _ in IN_ONE_LINE) <= room
+    text = Text()
+    for key, word, action in IN_ONE_LINE:
+        start = len(text)
+        text.append(key, style="bold").append(f" {word}" if in_words else "", style="dim")
+        text.stylize(_clicked(f"app.{action}"), start)
+        text.append("  " if in_words else " ")
+    return text
+
+
+def _clicked(action: str) -> Style:
+    """The style of text that does something when it is clicked."""
+    return Style.from_meta({"@click": action})
 
 
 def _pattern_line(name: str, finding: Finding) -> str:
