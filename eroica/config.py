@@ -49,7 +49,7 @@ class Parameters:
     few_peers: int = 32  # ours: fewer peers rarely show how far they scatter
     few_peers_share: float = 0.08  # ours: straggler_share among so few
     few_ranks_share: float = 0.1  # ours: more of the peers (and more than 8) are not "few ranks"
-    noise_margin: float = 1.0  # ours: deviations beyond the largest of so many, if others wait
+    noise_margin: float = 1.5  # ours: deviations beyond the largest of so many, if others wait
     noise_margin_alone: float = 3.0  # ours: likewise where no waiting is seen
     spared_share: float = 0.5  # ours: part of its excess that a slow rank must wait less
     lower_rate: float = 0.95  # ours: mu over the peers' below which a device or link is slower

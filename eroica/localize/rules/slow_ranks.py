@@ -121,6 +121,7 @@ def _outliers(
         spared = usual - float(wait_R[members[slow]].mean())
         if spared < parameters.spared_share * excess:
             return None  # they wait as long as the others: nobody waits for this
+        share = min(share, spared)  # two measurements of one thing; the lower is sure
     if share < parameters.straggler_share:
         return None
     return Excess(activity, members[slow], excess, share, rate)
