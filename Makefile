@@ -14,8 +14,8 @@ test: unit ## all tests: those without a job on all cores, then real jobs one af
 unit: $(VENV)/.ready ## the tests that start no training job
 	$(BIN)/python -m pytest -m "not job" -n auto
 
-cases: $(VENV)/.ready ## the labelled programs of tests/cases, run live and scored; alone on the machine
-	$(BIN)/python benchmarks/cases.py
+cases: $(VENV)/.ready ## the labelled programs of tests/cases, run live and scored into docs/benchmarks.md; alone on the machine
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/cases.py --write
 
 docs: $(VENV)/.ready ## the generated pages
 	$(BIN)/python docs/generate.py

@@ -193,20 +193,22 @@ def tables(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def write_section(path: Path, text: str) -> None:
-    """Puts the section "Cases" in the place of the one before it."""
+def write_section(
+    path: Path, text: str, heading: str = HEADING, script: str = "cases.py --write"
+) -> None:
+    """Puts a section in the place of the one before it, with date, machine and commit."""
     old = path.read_text() if path.exists() else "# Benchmarks\n"
     asking = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(asking, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     facts = (
-        "`python benchmarks/cases.py --write`",
+        f"`python benchmarks/{script}`",
         time.strftime("%Y-%m-%d"),
         f"{platform.system()} {platform.machine()} with {os.cpu_count()} cores",
         f"Python {platform.python_version()}",
         f"commit {commit}.",
     )
-    section = f"{HEADING}\n\n{', '.join(facts)}\n\n{text}\n"
-    found = re.search(rf"^{HEADING}\n.*?(?=^## |\Z)", old, re.MULTILINE | re.DOTALL)
+    section = f"{heading}\n\n{', '.join(facts)}\n\n{text}\n"
+    found = re.search(rf"^{heading}\n.*?(?=^## |\Z)", old, re.MULTILINE | re.DOTALL)
     if found:
         new = f"{old[: found.start()]}{section}\n{old[found.end() :]}"
     else:
