@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from eroica.columns import RankPatterns
 from eroica.errors import InputError
 from eroica.records import Function, JobEvidence, RankEvidence
-from eroica.watch import wire
+from eroica.watch import http_carrier, wire
 from eroica.watch.agreement import Said, decide, is_stuck_everywhere, joined_hint
 from eroica.watch.exchange import Exchange, hold_s
 from eroica.watch.folder_carrier import FolderLink, FolderServer, FolderShelf, open_shelf
@@ -133,8 +133,10 @@ def test_it_listens_where_the_job_meets_and_never_everywhere(monkeypatch):
     monkeypatch.setattr(
         socket, "getaddrinfo", lambda *a, **k: [(socket.AF_INET, 1, 6, "", ("127.0.1.1", 0))]
     )
-    found = [address for _, address in own_addresses(membership(address="gpu-001"))]
-    assert "127.0.1.1" not in found and "0.0.0.0" not in found
+    monkeypatch.setattr(http_carrier, "_way_out", lambda: "10.0.0.1")
+    assert own_addresses(membership(address="gpu-001")) == [(socket.AF_INET, "10.0.0.1")]
+    given = membership(address="gpu-001", interfaces=("lo", "none0"))
+    assert own_addresses(given) == [(socket.AF_INET, "127.0.0.1")]
 
 
 # --- secrets

@@ -239,10 +239,7 @@ def test_a_command_gets_the_incidents_id(tmp_path):
     incident = incident_of()
     telling.tell(result(), saved(tmp_path, incident))
     telling.close()
-    for _ in range(200):
-        if out.exists() and out.read_text():
-            break
-        threading.Event().wait(0.05)
+    assert telling._started[0].wait(20) == 0
     assert out.read_text() == incident.id + str(tmp_path / incident.id)
 
 

@@ -40,6 +40,7 @@ _SETTLE_STEPS = 20  # before the healthy window: the first steps are not like th
 _SAMPLE_S = 5.0
 _MEASURE_S = 3.0
 _MAX_FAULTS = 5  # in a row
+_LAST_WORD_S = 8.0
 
 
 class Continuous:
@@ -114,8 +115,16 @@ class Continuous:
                     self.progress(f"watching is off ({error!r}); the job runs on")
                     return
         self.metrics.state = "ended"
+        self._report_last_failure()
         with contextlib.suppress(OSError):
             self.job.tick()
+
+    def _report_last_failure(self) -> None:
+        """The job of this host has ended by a failure that the host of rank 0 is to hear of."""
+        until = time.monotonic() + _LAST_WORD_S
+        while self.following.has_failed and self.team.is_follower and time.monotonic() < until:
+            time.sleep(TICK_S)
+            self.following.turn(time.monotonic(), has_new_failure=False, is_stuck=False)
 
     def turn(self, now: float) -> None:
         """Look once."""

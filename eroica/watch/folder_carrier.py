@@ -97,7 +97,9 @@ class StoreShelf:
             import fsspec
         except ImportError as error:
             raise MissingExtra(f"sharing evidence through {url}", "share") from error
-        self._files, self._base = fsspec.core.url_to_fs(url)
+        is_local = url.startswith(("file://", "local://"))
+        options = {"auto_mkdir": True} if is_local else {}
+        self._files, self._base = fsspec.core.url_to_fs(url, **options)
 
     def write(self, name: str, data: bytes) -> None:
         self._files.pipe_file(f"{self._base}/{name}", data)

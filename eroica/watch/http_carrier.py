@@ -177,13 +177,19 @@ def own_addresses(membership: Membership) -> list[tuple[int, str]]:
             if not is_loopback or is_meant:
                 found.append((int(family), str(address[0])))
     found += [(int(socket.AF_INET), one) for one in map(_address_of, membership.interfaces) if one]
-    with (
-        contextlib.suppress(OSError),
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe,
-    ):
-        probe.connect(("192.0.2.1", 9))  # sends nothing: asks the kernel for its way out
-        found.append((int(socket.AF_INET), probe.getsockname()[0]))
+    if not found and (way_out := _way_out()):
+        found.append((int(socket.AF_INET), way_out))
     return list(dict.fromkeys(found))
+
+
+def _way_out() -> str | None:
+    """The address this host is seen by; nothing is sent, the kernel is asked for its route."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return None
 
 
 def _address_of(interface: str) -> str | None:

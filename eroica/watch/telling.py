@@ -32,6 +32,7 @@ class Telling:
         self.note = note
         self.metrics = Metrics()
         self._command = list(on_incident)
+        self._started: list[subprocess.Popen[bytes]] = []
         self._webhook = Webhook(webhook, note) if webhook else None
         self._server = MetricsServer(self.metrics, metrics_port) if metrics_port else None
 
@@ -70,8 +71,9 @@ class Telling:
             self._start_command(folder)
 
     def _start_command(self, folder: IncidentFolder) -> None:
+        self._started = [one for one in self._started if one.poll() is None]
         try:
-            subprocess.Popen(
+            process = subprocess.Popen(
                 [*self._command, folder.id],
                 env=os.environ | {"EROICA_INCIDENT": str(folder.path.resolve())},
                 stdin=subprocess.DEVNULL,
@@ -79,6 +81,8 @@ class Telling:
             )
         except OSError as error:
             self.note(f"--on-incident failed: {error}")
+        else:
+            self._started.append(process)
 
     def close(self) -> None:
         """End the server; what is still to be sent is waited for, within its limits."""

@@ -39,13 +39,24 @@ def _run_the_other() -> None:
         spec.loader.exec_module(module)
 
 
+def _is_launcher() -> bool:
+    """Whether this process starts ranks: a training operator gives its pod a RANK of its own."""
+    if os.environ.get("LOCAL_RANK") is not None:
+        return False
+    with open("/proc/self/cmdline", "rb") as stream:
+        words = stream.read().decode(errors="replace").split("\0")[:6]
+    names = ("torchrun", "accelerate", "deepspeed")
+    modules = ("torch.distributed.run", "torch.distributed.launch")
+    return any(os.path.basename(word) in names or word in modules for word in words)
+
+
 def _attach() -> None:
     if os.environ.get("EROICA") == "0" or not os.environ.get("EROICA_RUN"):
         return
     folder = os.path.join(os.path.dirname(_HERE), "hook")
     try:
         hook = _load("eroica_hook", os.path.join(folder, "__init__.py"), folder)
-        if os.environ.get("RANK") is not None:
+        if os.environ.get("RANK") is not None and not _is_launcher():
             hook.attach()
         else:
             hook.attach_later()
