@@ -12,16 +12,12 @@ the others in the next collective.
 The call also accumulates something of every step, such as a running mean.
 """
 
-import re
-
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import (
-    backward_call,
     calls_here,
-    collectives,
     conjuncts,
     definitions,
     is_interval,
@@ -29,6 +25,7 @@ from eroica.fix.facts import (
     ranked,
     step_loops,
 )
+from eroica.fix.steps import is_training
 from eroica.fix.tree import Loop, Source, called, code, dotted, find, names, single
 
 CODE = "LOG001"
@@ -250,7 +247,7 @@ def _may_wait(
     source: Source, loop: Loop, statement: cst.BaseStatement, interval: str, context: Context
 ) -> bool:
     """Nothing of the step itself depends on the statement outside the interval."""
-    if _is_training(source, statement, context) or interval in code(statement):
+    if is_training(context, source, statement) or interval in code(statement):
         return False
     if isinstance(statement, cst.If):
         is_plain = statement.orelse is None and ranked(source, statement.test)
@@ -262,33 +259,6 @@ def _may_wait(
         return False
     made = _assigned(statement)
     return bool(made) and made <= _used_late(loop, statement, interval)
-
-
-# What changes gradients or weights belongs to every step, whatever it costs.
-_TRAINS = re.compile(
-    r"\.grad\b[^=\n]*[-+*/]?=(?!=)|\.(?:grad|data)\.\w+_\(|clip_grad|\.(?:copy|mul|div|add|lerp)_\("
-    r"|load_state_dict|(?:all_reduce|broadcast|reduce)\([^)]*\.(?:grad|data)\b"
-)
-
-
-def _is_training(source: Source, statement: cst.BaseStatement, context: Context) -> bool:
-    if backward_call(statement) is not None or _TRAINS.search(code(statement)):
-        return True
-    if called(statement) is not None and collectives(source, statement):
-        return True
-    for call in calls_here(statement):
-        if any(_TRAINS.search(code(f.body)) for _, f in definitions(source, call, context.files)):
-            return True
-        last = code(call.func).rpartition(".")[2]
-        if last in ("backward", "step", "zero_grad", "next", "update", "set_epoch"):
-            return True
-        if last == "print" and not context.is_near(source, call, 0):
-            return True  # the program's own report stays, unless it is the very line named
-        if any(backward_call(f.body) for _, f in definitions(source, call, context.files)):
-            return True
-        if last in ("add", "append", "extend"):  # keeps something of every step
-            return True
-    return False
 
 
 def _assigned(statement: cst.CSTNode) -> set[str]:
@@ -303,10 +273,8 @@ def _assigned(statement: cst.CSTNode) -> set[str]:
 def _used_late(loop: Loop, statement: cst.BaseStatement, interval: str) -> set[str]:
     """The names a statement makes that later statements read only under the interval."""
     made = _assigned(statement)
-    after = False
     for other in _top_level(loop):
         if other is statement:
-            after = True
             continue
         under = isinstance(other, cst.If) and any(
             code(p) == interval for p in conjuncts(other.test)
@@ -314,7 +282,6 @@ def _used_late(loop: Loop, statement: cst.BaseStatement, interval: str) -> set[s
         if not under:
             used = names(other)
             made = {name for name in made if name.partition(".")[0] not in used}
-    del after
     return made
 
 

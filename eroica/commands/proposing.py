@@ -118,7 +118,7 @@ def accepted(incident: Incident, patches: Sequence[Patch], accept: str | None) -
 
 def left_out(patches: Sequence[Patch], chosen: Sequence[Patch], accept: str | None) -> list[str]:
     """Say which patch that ``--accept`` names is not taken since its lines are taken, and where."""
-    from eroica.fix.apply import overlaps
+    from eroica.fix.clashes import overlaps
 
     labels, taken = LABELS.get(accept or "", ()), {patch.id for patch in chosen}
     lines = []
