@@ -9,7 +9,7 @@ from make_prompts import answer, with_source
 from eroica.errors import InputError, ModelError
 from eroica.explain import ask, repair
 from eroica.explain.asking import consented
-from eroica.explain.model import Completion, Limits, Usage, is_loopback, resolve
+from eroica.explain.model import Call, CallContext, Completion, Limits, Usage, is_loopback, resolve
 from eroica.explain.prompts import prepare
 from eroica.explain.scripted import ReplayModel, ScriptedModel, ScriptExhausted
 
@@ -218,7 +218,7 @@ def test_a_provider_that_is_not_installed_names_the_pip_line(folder):
     asked = ask(folder, model, may_send=lambda _: True)
     assert "needs a package that is not installed" in asked.reason
     with pytest.raises(ModelError, match="pip install langchain-mistralai"):
-        model._open(10, 1.0)
+        model._open(Call([], context=CallContext("explain"), max_tokens=10, seconds=1.0))
 
 
 def test_an_unknown_provider_is_a_reason_not_a_traceback(folder):
@@ -283,4 +283,4 @@ def test_a_recording_that_is_not_there_is_an_input_error():
 def test_a_script_that_ends_says_so(folder):
     model = ScriptedModel([])
     with pytest.raises(ScriptExhausted):
-        model.complete([], context=None, max_tokens=1, seconds=1)
+        model.complete(Call([], context=None, max_tokens=1, seconds=1))

@@ -13,7 +13,7 @@ import msgspec
 from eroica.commands import output
 from eroica.gathering import Progress
 from eroica.incident import IncidentFolder
-from eroica.records import Incident, Patch
+from eroica.records import Diagnosis, Incident, Patch
 
 if TYPE_CHECKING:
     from eroica.explain.asking import Asked
@@ -31,35 +31,44 @@ def explain_with_model(
     source: Path | None = None,
     progress: Progress,
     quiet: bool = False,
-) -> None:
-    """Ask the model to explain the first cause and keep its checked answer in the incident."""
+) -> "Diagnosis | None":
+    """Ask the model to explain the first cause and keep its checked answer in the incident.
+
+    None where there is no answer to use; what the rules wrote stays then, with a line that says
+    why. Ctrl-C ends the wait for the model, not the command.
+    """
     from eroica.explain import ask
-    from eroica.explain.model import resolve
+    from eroica.explain.model import Limits, resolve
 
     chosen = resolve(model)
     if not folder.read_incident().causes:
-        return
-    progress(f"asking {chosen.name} to explain")
+        return None
+    progress(f"asking {chosen.name} to explain, at most {Limits.of().seconds:.0f} s")
     show = None if quiet or not sys.stderr.isatty() else _to_stderr
-    asked = ask(
-        folder,
-        chosen,
-        "explain",
-        share=share_of(share),
-        source_root=str(source.resolve()) if source else None,
-        on_token=show,
-        may_send=may_send,
-    )
+    try:
+        asked = ask(
+            folder,
+            chosen,
+            "explain",
+            share=share_of(share),
+            source_root=str(source.resolve()) if source else None,
+            on_token=show,
+            may_send=may_send,
+        )
+    except KeyboardInterrupt:
+        output.note("not waiting for the model any longer")
+        return None
     _tell(asked)
     rules = folder.read_diagnoses()
     if not asked.is_answered:
         note = (f"written by rule: {asked.reason}",)
         rules = [msgspec.structs.replace(rules[0], notes=note), *rules[1:]] if rules else rules
         folder.write_diagnoses(rules)
-        return
+        return None
     answered = asked.diagnoses[0]
     others = [one for one in rules if one.cause != answered.cause]
     folder.write_diagnoses([answered, *others])
+    return answered
 
 
 def patches_from_model(
@@ -82,7 +91,10 @@ def patches_from_model(
     chosen: ChatModel = resolve(model)
     progress(f"asking {chosen.name} for a patch")
     patch_id = folder.free_patch_id("M")
-    asked = ask(folder, chosen, "patch", source_root=str(root), may_send=may_send)
+    first = incident.causes[0]
+    asked = ask(
+        folder, chosen, "patch", cause=first.id, source_root=str(root), may_send=may_send
+    )
     if comment:
         asked = repair(folder, chosen, asked, [f"a reviewer says: {comment}"])
     for turn in range(MAX_REPAIRS + 1):
@@ -92,6 +104,8 @@ def patches_from_model(
             asked.text,
             incident,
             root,
+            cause=first,
+            allowed=asked.pack.files if asked.pack is not None else None,
             source=f"model {chosen.name}",
             patch_id=patch_id,
             why=asked.why,

@@ -57,24 +57,44 @@ def diagnose(
             folder = pipeline.diagnose_paths(
                 resolve(paths), past=past, engine=engine, source_root=source, progress=show
             )
-        if (explain or model) and not show_prompt:
-            from eroica.commands.asking import explain_with_model
-
-            explain_with_model(
-                folder, model, share=share, source=source, progress=show, quiet=as_json
-            )
     if show_prompt:
         from eroica.commands.asking import print_prompt
 
         print_prompt(folder, share, source=source)
         return 0
-    show_verdict(folder, as_json=as_json)
+    if explain or model:
+        _show_and_explain(folder, model, share, source, as_json=as_json)
+    else:
+        show_verdict(folder, as_json=as_json)
     if perfetto is not None:
         from eroica.report.perfetto import write_perfetto
 
         with output.writing(perfetto):
             write_perfetto(folder, resolve(paths) if paths else [], perfetto)
     return int(exit_code and bool(folder.read_incident().causes))
+
+
+def _show_and_explain(
+    folder: IncidentFolder, model: str | None, share: str, source: Path | None, *, as_json: bool
+) -> None:
+    """Print what the rules say before a model is asked: a person never waits for it."""
+    from eroica.commands.asking import explain_with_model
+    from eroica.report import terminal
+
+    console, incident = output.stdout(), folder.read_incident()
+    if not as_json:
+        terminal.print_incident(console, incident, folder.read_diagnoses())
+    with output.progress() as show:
+        answered = explain_with_model(
+            folder, model, share=share, source=source, progress=show, quiet=as_json
+        )
+    if as_json:
+        output.print_bytes(folder.incident_bytes())
+        return
+    if answered is not None:
+        console.print()
+        terminal.print_diagnosis(console, incident, answered)
+    _print_next(folder)
 
 
 def _check(engine: str, model: str | None, share: str, *, is_asking: bool) -> None:
@@ -89,10 +109,12 @@ def _check(engine: str, model: str | None, share: str, *, is_asking: bool) -> No
         )
     if is_asking:
         from eroica.commands.asking import share_of
+        from eroica.explain.model import Limits
         from eroica.explain.model import resolve as resolve_model
 
         share_of(share)
         resolve_model(model)
+        Limits.of()
 
 
 def resolve(paths: list[Path] | None) -> list[Path]:
@@ -122,13 +144,19 @@ def show_verdict(folder: IncidentFolder, *, as_json: bool, patches: bool = True)
         return
     from eroica.report import terminal
 
-    console = output.stdout()
     incident = folder.read_incident()
-    terminal.print_incident(console, incident, folder.read_diagnoses())
+    terminal.print_incident(output.stdout(), incident, folder.read_diagnoses())
+    _print_next(folder, patches=patches)
+
+
+def _print_next(folder: IncidentFolder, *, patches: bool = True) -> None:
+    from eroica.report import terminal
+
+    incident = folder.read_incident()
     commands = []
     if incident.causes and incident.causes[0].action == "patch" and patches:
         commands.append((f"eroica fix {folder.id}", "a patch for it"))
     commands.append((f"eroica report {folder.id}", "for people who were not here"))
     if incident.causes:
         commands.append((f"eroica prompt {folder.id}", "the evidence as text for an assistant"))
-    terminal.print_next(console, commands)
+    terminal.print_next(output.stdout(), commands)

@@ -16,6 +16,7 @@ from eroica.errors import EroicaError, ModelError
 from eroica.explain import answer as answers
 from eroica.explain.evidence import DEFAULT_BUDGET, Pack
 from eroica.explain.model import (
+    Call,
     CallContext,
     ChatModel,
     Completion,
@@ -105,7 +106,7 @@ def ask(
         messages=[Message("system", prompt.system), Message("user", prompt.user)],
     )
     shown = ProseStream(on_token) if on_token and purpose != "patch" else on_token
-    session = _Session(folder, model, asked, limits or Limits(), shown, templates)
+    session = _Session(folder, model, asked, limits or Limits.of(), shown, templates)
     try:
         _require_consent(model, may_send)
         completion = session.call(
@@ -131,7 +132,7 @@ def repair(
     templates: Path | None = None,
 ) -> Asked:
     """Give a patch back with what is wrong with it; ``earlier`` is changed and returned."""
-    session = _Session(folder, model, earlier, limits or Limits(), on_token, templates)
+    session = _Session(folder, model, earlier, limits or Limits.of(), on_token, templates)
     earlier.is_answered, earlier.reason = False, ""
     try:
         session.take_text(session.call_again(problems))
@@ -183,15 +184,16 @@ class _Session:
         start = time.monotonic()
         usage.calls += 1
         try:
+            left = min(limits.output_tokens // 2, limits.output_tokens - usage.output_tokens)
             completion = self.model.complete(
-                self.asked.messages,
-                context=context,
-                max_tokens=max(
-                    256, min(limits.output_tokens // 2, limits.output_tokens - usage.output_tokens)
-                ),
-                seconds=max(1.0, limits.seconds - usage.seconds),
-                on_token=self._stream,
-                schema=None if self.asked.purpose == "patch" else answers.schema(),
+                Call(
+                    list(self.asked.messages),
+                    context=context,
+                    max_tokens=max(256, left),
+                    seconds=max(1.0, limits.seconds - usage.seconds),
+                    on_token=self._stream,
+                    schema=None if self.asked.purpose == "patch" else answers.schema(),
+                )
             )
         except ModelError as error:
             self._write_down(context, None, time.monotonic() - start, str(error))

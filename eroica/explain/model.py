@@ -60,6 +60,24 @@ class Limits:
     """For all calls together; one answer gets at most half."""
     seconds: float = 180.0
 
+    @classmethod
+    def of(cls, environment: Mapping[str, str] | None = None) -> "Limits":
+        """The bounds, with ``EROICA_MODEL_SECONDS`` for the time; InputError if it is none."""
+        given = (os.environ if environment is None else environment).get("EROICA_MODEL_SECONDS")
+        if not given:
+            return cls()
+        try:
+            seconds = float(given)
+        except ValueError:
+            seconds = 0.0
+        if not 1 <= seconds < 1e6:
+            raise InputError(
+                f"EROICA_MODEL_SECONDS {given!r} is no time",
+                "expected seconds, 1 or more",
+                "unset EROICA_MODEL_SECONDS, or correct it",
+            )
+        return cls(seconds=seconds)
+
 
 @dataclass
 class Usage:
@@ -94,6 +112,19 @@ def _thousands(count: int) -> str:
     return f"{count / 1000:.1f}k" if count >= 1000 else str(count)
 
 
+@dataclass(frozen=True)
+class Call:
+    """One question: what is sent, what it is about, and within which bounds."""
+
+    messages: Sequence[Message]
+    context: CallContext
+    max_tokens: int
+    seconds: float
+    on_token: OnToken | None = None
+    schema: Schema | None = None
+    """What the answer must look like, for servers that can hold a model to it."""
+
+
 class ChatModel(Protocol):
     """All that eroica asks of a language model."""
 
@@ -105,20 +136,8 @@ class ChatModel(Protocol):
         """Where text goes: an address, or empty for a model that sends nothing."""
         ...
 
-    def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        context: CallContext,
-        max_tokens: int,
-        seconds: float,
-        on_token: OnToken | None = None,
-        schema: Schema | None = None,
-    ) -> Completion:
-        """Return one answer; ModelError where there is none.
-
-        ``schema``: what the answer must look like, for servers that can hold a model to it.
-        """
+    def complete(self, call: Call) -> Completion:
+        """Return one answer; ModelError where there is none."""
         ...
 
 
@@ -163,7 +182,11 @@ def _openai(name: str, env: Mapping[str, str], options: dict[str, Any]) -> ChatM
     url = env.get("OPENAI_BASE_URL") or env.get("OPENAI_API_BASE") or OPENAI_URL
     key = env.get("OPENAI_API_KEY") or ""
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise InputError(f"OPENAI_BASE_URL {url!r} is no address", "expected http://HOST:PORT/v1")
+        raise InputError(
+            f"OPENAI_BASE_URL {url!r} is no address",
+            "expected http://HOST:PORT/v1",
+            "unset OPENAI_BASE_URL, or correct it",
+        )
     if not key and url == OPENAI_URL:
         raise InputError(
             f"no key for openai:{name}",

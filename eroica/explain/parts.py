@@ -10,6 +10,7 @@ import msgspec
 
 from eroica import units
 from eroica.explain.rules import place_text, rank_phrase, ranks_text
+from eroica.explain.secrets import is_secret_name
 from eroica.records import (
     Cause,
     Finding,
@@ -219,7 +220,8 @@ def environment(incident: Incident, evidence: JobEvidence | None) -> str:
         for setting in rank.settings:
             if setting.key.startswith(_DULL_SETTINGS):
                 continue
-            text = inert(str(setting.value), 200)
+            is_secret = is_secret_name(setting.key.removeprefix("env."))
+            text = "[secret]" if is_secret and setting.value else inert(str(setting.value), 200)
             where = f" set at {inert(place_text(setting.places[0]))}" if setting.places else ""
             values.setdefault(setting.key, {}).setdefault(text + where, []).append(rank.rank)
     for key, by_text in list(values.items())[:60]:

@@ -6,17 +6,20 @@ tracing to third parties off, whatever the shell asks for.
 
 import os
 import queue
+import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from eroica.errors import ModelError
-from eroica.explain.model import CallContext, Completion, Message, OnToken, Schema, is_loopback
+from eroica.explain.model import Call, Completion, OnToken, is_loopback
 
+REACHES_WITHIN_S = 4.0
 _REFUSES_SCHEMA = (400, 404, 415, 422, 501)
 
 
@@ -33,24 +36,16 @@ class LangChainModel:
     takes_schema: bool = True
     """Whether the server has not yet refused to hold an answer to a schema."""
 
-    def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        context: CallContext,
-        max_tokens: int,
-        seconds: float,
-        on_token: OnToken | None = None,
-        schema: Schema | None = None,
-    ) -> Completion:
-        pairs = [(str(message.role), message.content) for message in messages]
-        end = time.monotonic() + seconds
-        wanted = schema if self.takes_schema and self.provider == "openai" else None
-        result = self._called(pairs, max_tokens, seconds, on_token, wanted)
-        if wanted is not None and getattr(result, "status_code", None) in _REFUSES_SCHEMA:
+    def complete(self, call: Call) -> Completion:
+        if reason := unreachable(self.endpoint):
+            raise ModelError(f"{self.name} at {self.endpoint} did not answer", reason)
+        end = time.monotonic() + call.seconds
+        takes_form = self.takes_schema and self.provider == "openai"
+        result = self._called(call if takes_form else replace(call, schema=None))
+        if takes_form and call.schema and getattr(result, "status_code", None) in _REFUSES_SCHEMA:
             self.takes_schema = False
             left = max(1.0, end - time.monotonic())
-            result = self._called(pairs, max_tokens, left, on_token, None)
+            result = self._called(replace(call, schema=None, seconds=left))
         if isinstance(result, Completion):
             return result
         if isinstance(result, ModelError):
@@ -59,29 +54,23 @@ class LangChainModel:
             f"{self.name} at {self.endpoint} did not answer", _reason(result, self.options)
         ) from result
 
-    def _called(
-        self,
-        pairs: list[tuple[str, str]],
-        max_tokens: int,
-        seconds: float,
-        on_token: OnToken | None,
-        schema: Schema | None,
-    ) -> Completion | Exception:
+    def _called(self, call: Call) -> Completion | Exception:
         """Make one call in a thread: a library's retries must not outlast the time given."""
         pieces: queue.SimpleQueue[str | Completion | Exception] = queue.SimpleQueue()
+        pairs = [(str(message.role), message.content) for message in call.messages]
 
-        def call() -> None:
+        def run() -> None:
             result: Completion | Exception
             try:
                 with _untraced(), self._direct_way():
-                    result = _stream(self._open(max_tokens, seconds, schema), pairs, pieces.put)
+                    result = _stream(self._open(call), pairs, pieces.put)
             except Exception as error:
                 # The border to a library: whatever a provider raises becomes one named error.
                 result = error
             pieces.put(result)
 
-        threading.Thread(target=call, name="model call", daemon=True).start()
-        return _received(pieces, seconds, on_token)
+        threading.Thread(target=run, name="model call", daemon=True).start()
+        return _received(pieces, call.seconds, call.on_token)
 
     def _direct_way(self) -> AbstractContextManager[None]:
         # The openai client is given no proxy at all; the others can only be asked by variable.
@@ -89,15 +78,15 @@ class LangChainModel:
             return nullcontext()
         return _unproxied(urlsplit(self.endpoint).hostname or "")
 
-    def _open(self, max_tokens: int, seconds: float, schema: Schema | None = None) -> Any:  # noqa: ANN401 - a LangChain model
+    def _open(self, call: Call) -> Any:  # noqa: ANN401 - a LangChain model
         from langchain.chat_models import init_chat_model
 
-        limits: dict[str, Any] = {"max_tokens": max_tokens, "timeout": seconds}
+        limits: dict[str, Any] = {"max_tokens": call.max_tokens, "timeout": call.seconds}
         if is_loopback(self.endpoint) and self.provider == "openai":
-            limits |= _direct(seconds)
-        if schema is not None:
+            limits |= _direct(call.seconds)
+        if call.schema is not None:
             # Beside the library's own way, which parses while it streams and raises on a cut.
-            form = {"name": "diagnosis", "strict": True, "schema": schema}
+            form = {"name": "diagnosis", "strict": True, "schema": call.schema}
             limits["extra_body"] = {"response_format": {"type": "json_schema", "json_schema": form}}
         try:
             return init_chat_model(
@@ -111,6 +100,33 @@ class LangChainModel:
             ) from error
         except ValueError as error:
             raise ModelError(f"{self.name} is no model", _reason(error, self.options)) from error
+
+
+def unreachable(endpoint: str, seconds: float | None = None) -> str:
+    """Say why nothing listens at an address; empty where something does, or a proxy would know.
+
+    A library tries a dead address again and again, for minutes where packets are dropped.
+    """
+    seconds = REACHES_WITHIN_S if seconds is None else seconds
+    parts = urlsplit(endpoint)
+    if not parts.hostname or (getproxies() and not is_loopback(endpoint)):
+        return ""
+    where = (parts.hostname, parts.port or {"http": 80}.get(parts.scheme, 443))
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def reach() -> None:
+        try:
+            socket.create_connection(where, timeout=seconds).close()
+            told.put("")
+        except Exception as error:  # a name that does not resolve, a refusal, a firewall's answer
+            told.put(f"{type(error).__name__}: {error}")
+
+    # In a thread: looking a name up knows no time limit.
+    threading.Thread(target=reach, name="model address", daemon=True).start()
+    try:
+        return told.get(timeout=seconds + 0.5)
+    except queue.Empty:
+        return f"no connection within {seconds:.0f} s"
 
 
 @contextmanager

@@ -17,6 +17,13 @@ Verdict = Literal["established", "supported", "hypothesis", "insufficient eviden
 _FINDING_ID = re.compile(r"\bF\d+\b")
 _ESTABLISHED, _SUPPORTED, _HYPOTHESIS = 0.85, 0.5, 0.2  # ours: how sure the words may sound
 _MAX_PATTERN_CLAIMS = 4
+_PLACE = re.compile(r"[\w./-]+\.\w+:\d+")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_STACKS = re.compile(r"stacks of \d+ of \d+ ranks: ")
+_NOTHING = re.compile(r"nobody exited$")
+_WAITING = re.compile(r"\b(?:waits?|holds?)\b")
+_ALIKE = 0.5
+_SMALL = frozenset({"the", "and", "for", "that", "all", "one", "them", "its", "with", "not"})
 _HEDGE: dict[Verdict, str] = {
     "established": "",
     "supported": " This fits what was seen; another explanation is possible.",
@@ -74,7 +81,7 @@ def _diagnose(incident: Incident, cause: Cause, evidence: JobEvidence | None) ->
     return Diagnosis(
         cause=cause.id,
         verdict=_verdict(cause),
-        summary=cause.summary,
+        summary=as_sentence(located(cause)),
         claims=_claims(cause, known, facts, findings),
         next_steps=_next_steps(incident, cause, known, facts),
         disproved_by=tuple(_fill(text, facts) for text in known.disproved_by),
@@ -107,27 +114,77 @@ def _verdict(cause: Cause) -> Verdict:
 def _claims(
     cause: Cause, known: Knowledge, facts: dict[str, str], findings: dict[str, Finding]
 ) -> tuple[Claim, ...]:
+    """What was seen here comes first, how such a fault works after it; nothing is said twice."""
     places = tuple(dict.fromkeys(filter(None, map(citation, cause.functions[:2]))))
-    own = tuple(key for key in cause.findings if key in findings)
+    own = {key: findings[key] for key in cause.findings if key in findings}
+    every = tuple(own) or places
     how = _fill(known.mechanism, facts) + _HEDGE[_verdict(cause)]
-    claims = [Claim(text=how, citations=places + own)]
-    for sentence in cause.why:
-        named = tuple(key for key in _FINDING_ID.findall(sentence) if key in findings)
-        claims.append(Claim(text=sentence, citations=named or own or places))
-    said = " ".join([cause.summary, *(claim.text for claim in claims)])
-    measured = [_finding_claim(findings[key]) for key in own]
-    fresh = [claim for claim in measured if claim.text and claim.text not in said]
-    claims += fresh[:_MAX_PATTERN_CLAIMS]
-    if cause.victims:
-        text = f"{rank_phrase(cause.victims)} waited for {facts['ranks']}: victims, not causes."
-        claims.append(Claim(text=_capital(text), citations=own or places))
-    if cause.share is not None:
+    mechanism = Claim(text=how, citations=(*places, *own))
+    claims = [
+        Claim(text=as_sentence(sentence), citations=_cited(sentence, own, places))
+        for sentence in cause.why
+        if sentence.strip().rstrip(".").lower() not in cause.summary.lower()
+    ]
+    claims += [] if claims else [mechanism]
+    said = [cause.summary, *cause.why]
+    measured: list[Claim] = []
+    for key, finding in own.items():
+        text = _finding_text(finding)
+        if text and len(measured) < _MAX_PATTERN_CLAIMS and not _is_told(text, said):
+            measured.append(Claim(text=as_sentence(text), citations=(key,)))
+            said.append(text)
+    claims += measured
+    claims += [] if mechanism in claims else [mechanism]
+    if cause.victims and not _WAITING.search(" ".join(said)):
+        wait = "waits" if len(cause.victims) == 1 else "wait"
+        text = f"{rank_phrase(cause.victims)} only {wait} for {facts['ranks']}."
+        claims.append(Claim(text=_capital(text), citations=every))
+    if cause.share is not None and not re.search(r"(?i)without it", " ".join(said)):
         text = f"Without it a step would take {units.share(cause.share)} less time."
-        claims.append(Claim(text=text, citations=own or places))
+        claims.append(Claim(text=text, citations=every))
     return tuple(claim for claim in claims if claim.text)
 
 
-def _finding_claim(finding: Finding) -> Claim:
+def _is_told(measured: str, before: Sequence[str]) -> bool:
+    """Whether a finding adds nothing to what was said: all its numbers came there."""
+    if _NOTHING.match(measured):
+        return True
+    told = " ".join(before)
+    numbers = set(_NUMBER.findall(_STACKS.sub("", measured)))
+    return bool(numbers) and numbers <= set(_NUMBER.findall(told))
+
+
+def located(cause: Cause) -> str:
+    """The summary with the place in it: rank, fault and function in one sentence."""
+    place = cause.functions[0] if cause.functions else None
+    spot = citation(place) if place is not None else ""
+    if place is None or not spot or spot in cause.summary or place.name in cause.summary:
+        return cause.summary
+    return f"{cause.summary}, at {place.name} ({spot})"
+
+
+def as_sentence(text: str) -> str:
+    """Begin with a capital, unless a name stands there, and end with a full stop."""
+    text = text.strip()
+    if re.match(r"[a-z][a-z']*[ ,]", text):
+        text = text[:1].upper() + text[1:]
+    return text if not text or text[-1] in ".!?:" else f"{text}."
+
+
+def _cited(sentence: str, own: dict[str, Finding], places: tuple[str, ...]) -> tuple[str, ...]:
+    """The findings that a sentence names, or that hold a place or number of it; else all."""
+    if named := tuple(key for key in _FINDING_ID.findall(sentence) if key in own):
+        return named
+    spots = _PLACE.findall(sentence)
+    if spots:
+        holding = tuple(key for key, one in own.items() if any(x in one.text for x in spots))
+        return holding or tuple(spots)
+    numbers = {number for number in _NUMBER.findall(sentence) if len(number) > 1}
+    holding = tuple(k for k, one in own.items() if numbers & set(_NUMBER.findall(one.text)))
+    return holding or tuple(own) or places
+
+
+def _finding_text(finding: Finding) -> str:
     """Say a finding in words; a pattern is set beside its peers' median."""
     text = finding.text
     if not text and finding.function is not None and finding.beta is not None:
@@ -140,17 +197,29 @@ def _finding_claim(finding: Finding) -> Claim:
         if finding.mu is not None and peer_mu and abs(finding.mu - peer_mu) > 0.1 * peer_mu:
             text += f"; its mean use is {finding.mu:.2f}, the peers' {peer_mu:.2f}"
         text += "."
-    return Claim(text=text, citations=(finding.id,))
+    return text
 
 
 def _next_steps(
     incident: Incident, cause: Cause, known: Knowledge, facts: dict[str, str]
 ) -> tuple[str, ...]:
-    steps = [cause.advice] if cause.advice else []
-    steps += [_fill(step, facts) for step in known.steps]
+    """What to do, the advice for this case first; a step that only repeats another is left out."""
+    steps = [as_sentence(cause.advice)] if cause.advice else []
+    for step in (_fill(text, facts) for text in known.steps):
+        if not any(_is_alike(step, other) for other in steps):
+            steps.append(step)
     if cause.confidence < _SUPPORTED or not cause.findings:
         steps += incident.not_seen
     return tuple(dict.fromkeys(steps))
+
+
+def _is_alike(one: str, other: str) -> bool:
+    """Whether two steps share most of their words."""
+    a, b = (
+        set(re.findall(r"[a-z_]{3,}", text.lower().replace("-", ""))) - _SMALL
+        for text in (one, other)
+    )
+    return len(a & b) >= _ALIKE * min(len(a), len(b))
 
 
 def _notes(evidence: JobEvidence | None) -> tuple[str, ...]:

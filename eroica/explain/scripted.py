@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eroica.errors import InputError, ModelError
-from eroica.explain.model import CallContext, Completion, Message, OnToken, Schema
+from eroica.explain.model import Call, CallContext, Completion, Message
 
 Step = str | Completion | Exception | Callable[[Sequence[Message]], str]
 
@@ -32,25 +32,16 @@ class ScriptedModel:
     calls: list[list[Message]] = field(default_factory=list)
     """The messages of every call, for looking at afterwards."""
 
-    def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        context: CallContext,
-        max_tokens: int,
-        seconds: float,
-        on_token: OnToken | None = None,
-        schema: Schema | None = None,
-    ) -> Completion:
-        self.calls.append(list(messages))
+    def complete(self, call: Call) -> Completion:
+        self.calls.append(list(call.messages))
         if len(self.calls) > len(self.steps):
             raise ScriptExhausted(f"the script ends after {len(self.steps)} answers")
         step = self.steps[len(self.calls) - 1]
         if isinstance(step, Exception):
             raise step
         if callable(step):
-            step = step(messages)
-        return _played(step, messages, on_token)
+            step = step(call.messages)
+        return _played(step, call)
 
 
 @dataclass
@@ -97,30 +88,21 @@ class ReplayModel:
                 records.append(record)
         return cls(file, records)
 
-    def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        context: CallContext,
-        max_tokens: int,
-        seconds: float,
-        on_token: OnToken | None = None,
-        schema: Schema | None = None,
-    ) -> Completion:
-        matches = [n for n, record in enumerate(self.records) if _fits(record, context)]
+    def complete(self, call: Call) -> Completion:
+        matches = [n for n, record in enumerate(self.records) if _fits(record, call.context)]
         # The same prompt first; else the answers in the order of their recording.
-        exact = [
-            n for n in matches if self.records[n].get("prompt_sha256") == context.prompt_sha256
-        ]
+        digest = call.context.prompt_sha256
+        exact = [n for n in matches if self.records[n].get("prompt_sha256") == digest]
         pool = exact or matches
         if not pool:
+            about = f"{call.context.purpose} {call.context.category or 'this'}"
             raise ModelError(
-                f"{self.name} holds no answer to {context.purpose} {context.category or 'this'}",
+                f"{self.name} holds no answer to {about}",
                 f"{len(self.records)} answers are recorded, none for this function's source",
             )
         chosen = min(pool, key=lambda n: (self.used.get(n, 0), n))
         self.used[chosen] = self.used.get(chosen, 0) + 1
-        played = _played(str(self.records[chosen]["answer"]), messages, on_token)
+        played = _played(str(self.records[chosen]["answer"]), call)
         notes = () if exact else ("the recorded answer was given to another prompt",)
         return Completion(
             text=played.text,
@@ -139,16 +121,14 @@ def _fits(record: dict[str, Any], context: CallContext) -> bool:
     )
 
 
-def _played(
-    step: str | Completion, messages: Sequence[Message], on_token: OnToken | None
-) -> Completion:
+def _played(step: str | Completion, call: Call) -> Completion:
     """Hand a text out in pieces, as a model would."""
     if isinstance(step, str):
-        sent = sum(len(message.content) for message in messages)
+        sent = sum(len(message.content) for message in call.messages)
         step = Completion(
             text=step, finish_reason="stop", input_tokens=sent // 4, output_tokens=len(step) // 4
         )
-    if on_token is not None:
+    if call.on_token is not None:
         for piece in re.findall(r"\S+\s*|\s+", step.text):
-            on_token(piece)
+            call.on_token(piece)
     return step

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from eroica import __version__, units
 from eroica.explain.knowledge import lookup
-from eroica.explain.rules import citation, place_text, ranks_text
+from eroica.explain.rules import as_sentence, citation, located, place_text, ranks_text
 from eroica.incident import IncidentFolder
 from eroica.records import Cause, Diagnosis, Incident
 from eroica.report import sections
@@ -20,8 +20,9 @@ from eroica.report.blocks import (
 )
 from eroica.report.impact import impact_of
 from eroica.report.material import WRITTEN_BY_RULE, Material, load
-from eroica.report.timeline import timeline_rows
+from eroica.report.timeline import strip, timeline_rows
 
+_MAX_REASONS, _MAX_WHY = 3, 280
 _ACTIONS = {
     "patch": "change the code",
     "drain": "drain the host",
@@ -77,7 +78,7 @@ def document(material: Material, options: Options) -> Document:
 
 def headline(incident: Incident) -> str:
     if incident.causes:
-        return incident.causes[0].summary or incident.headline
+        return located(incident.causes[0]) or incident.headline
     return incident.headline or {
         "healthy": "no function is off its peers or its past",
         "unknown": "what was collected does not name a cause",
@@ -118,18 +119,18 @@ def _summary(material: Material, pictures: dict[str, Picture]) -> Section:
     if incident.causes:
         cause = incident.causes[0]
         diagnosis = sections.rules_of(material, cause.id)
-        why = diagnosis.claims[0].text if diagnosis and diagnosis.claims else cause.summary
+        why = _why(diagnosis, cause) if diagnosis and diagnosis.claims else cause.summary
         todo = diagnosis.next_steps[0] if diagnosis and diagnosis.next_steps else cause.advice
-        blocks.append(Text(_sentence(cause.summary), tone="lead"))
-        blocks.append(Text(f"Why: {_sentence(why)}"))
-        blocks.append(Text(f"Do: {_sentence(todo)}"))
+        blocks.append(Text(as_sentence(located(cause)), tone="lead"))
+        blocks.append(Text(f"Why: {as_sentence(why)}"))
+        blocks.append(Text(f"Do: {as_sentence(todo)}"))
         if cause.action in ("drain", "configure"):
             blocks.append(Text("This is not in the code: no patch is proposed.", tone="note"))
     else:
         diagnosis = sections.rules_of(material, "")
-        blocks.append(Text(_sentence(headline(incident)), tone="lead"))
+        blocks.append(Text(as_sentence(headline(incident)), tone="lead"))
         if diagnosis and diagnosis.next_steps:
-            blocks.append(Text(f"Do: {_sentence(diagnosis.next_steps[0])}"))
+            blocks.append(Text(f"Do: {as_sentence(diagnosis.next_steps[0])}"))
     if incident.deadline_ns is not None and incident.symptom == "stuck":
         left = units.duration(incident.deadline_ns)
         text = f"The collective time-out ends the job {left} after the diagnosis."
@@ -137,6 +138,16 @@ def _summary(material: Material, pictures: dict[str, Picture]) -> Section:
     first = "waiting" if incident.symptom in ("stuck", "failed") else "heatmap"
     blocks += take(pictures, first) or take(pictures, "breakdown")
     return Section("summary", "Summary", tuple(blocks))
+
+
+def _why(diagnosis: Diagnosis, cause: Cause) -> str:
+    """The reasons given for the cause, as many as are read in one breath."""
+    said = diagnosis.claims[0].text
+    for claim in diagnosis.claims[1 : min(_MAX_REASONS, len(cause.why))]:
+        if len(said) + len(claim.text) > _MAX_WHY:
+            break
+        said = f"{as_sentence(said)} {claim.text}"
+    return said
 
 
 def _impact(material: Material, options: Options) -> Section:
@@ -148,6 +159,9 @@ def _impact(material: Material, options: Options) -> Section:
 def _timeline(material: Material, pictures: dict[str, Picture]) -> Section:
     table = timeline_rows(material)
     blocks: list[Block] = [table] if table.rows else []
+    stops = strip(material)
+    if stops is not None:
+        blocks.insert(0, stops)
     return Section("timeline", "Timeline", (*blocks, *take(pictures, "steps")))
 
 
@@ -197,7 +211,7 @@ def _diagnosis(diagnosis: Diagnosis) -> Section:
         blocks.append(Text("What would disprove it:"))
         blocks.append(Bullets(diagnosis.disproved_by))
     said = [note for note in diagnosis.notes if not by_rule or note.startswith(WRITTEN_BY_RULE)]
-    blocks += [Text(_sentence(note), tone="note") for note in said]
+    blocks += [Text(as_sentence(note), tone="note") for note in said]
     key = f"why-{diagnosis.cause or 'none'}" + ("" if by_rule else "-model")
     return Section(key, title, tuple(blocks))
 
@@ -208,12 +222,6 @@ def claim_text(text: str, citations: tuple[str, ...], is_resolved: bool) -> str:
     sources = f" [{', '.join(missing)}]" if missing else ""
     mark = "" if is_resolved else " (not confirmed by the evidence)"
     return f"{text}{sources}{mark}"
-
-
-def _sentence(text: str) -> str:
-    text = text.strip()
-    text = text[:1].upper() + text[1:]
-    return text if not text or text[-1] in ".!?" else text + "."
 
 
 __all__ = ["Options", "build", "citation", "document", "headline"]

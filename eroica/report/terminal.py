@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eroica import units
+from eroica.explain.rules import as_sentence
 from eroica.records import Breakdown, Cause, Diagnosis, Finding, Incident, Patch, Place, RankRow
 from eroica.text import one_line, visible
 
@@ -195,14 +196,21 @@ def _print_explanation(
     """Print the reasons that the headline and the evidence below do not say already."""
     if not diagnoses or not incident.causes:
         return
-    first = diagnoses[0]
+    print_diagnosis(console, incident, diagnoses[0])
+
+
+def print_diagnosis(console: Console, incident: Incident, first: Diagnosis) -> None:
+    """Print one explanation, less what the verdict says already."""
     said = {incident.headline, incident.causes[0].summary}
-    said |= {finding.text for finding in incident.findings}
+    said |= {as_sentence(text) for text in said}
+    findings = [finding.text for finding in incident.findings]
+    said |= {*findings, *(as_sentence(text) for text in findings)}
     if first.source != "rules" and first.summary not in said:
         _labelled(console, "why", first.summary)
     claims = [claim for claim in first.claims if claim.text not in said][:MAX_CLAIMS]
     for number, claim in enumerate(claims):
-        cited = f"  [{', '.join(claim.citations)}]" if claim.citations else ""
+        sources = [key for key in claim.citations if key not in claim.text]
+        cited = f"  [{', '.join(sources)}]" if sources else ""
         mark = "" if claim.is_resolved else "  (not confirmed by the evidence)"
         _labelled(console, "why" if number == 0 else "", f"{claim.text}{cited}{mark}")
     for note in first.notes:
