@@ -134,6 +134,23 @@ def test_the_verdict_is_printed_before_extras_that_may_fail(shell):
     assert done.code == 2 and "no times to draw" in done.err
 
 
+def test_an_answer_to_a_bundle_is_revealed_by_a_command(shell, monkeypatch):
+    shell("diagnose", "evidence.json", "--source", ".")
+    folder = incidents.list_folders()[-1]
+    record = msgspec.structs.replace(
+        folder.read_incident(), job=Job(world_size=2, ranks=(0, 1), hosts={"gpu-017": (0, 1)})
+    )
+    folder.write_incident(record)
+    assert shell("bundle", "--reveal", "answer.txt").code == 2
+    (shell.folder / "answer.txt").write_text("drain node-1, then look again")
+    assert "no names to put back" in shell("bundle", "--reveal", "answer.txt").err
+    assert shell("bundle").code == 0
+    assert shell("bundle", "--reveal", "answer.txt").out == "drain gpu-017, then look again"
+    done = shell("bundle", "--reveal", "answer.txt", "-o", "plain.txt")
+    assert done.out.strip() == "plain.txt"
+    assert (shell.folder / "plain.txt").read_text() == "drain gpu-017, then look again"
+
+
 def test_nobody_is_asked_for_a_model_after_the_work(shell):
     done = shell("diagnose", "evidence.json", "--explain")
     assert "no language model is configured" in done.err

@@ -64,6 +64,66 @@ def test_the_trace_holds_a_guilty_and_a_healthy_rank(slow, tmp_path):
     assert min(e["ts"] for e in events if "ts" in e) == 0
 
 
+def refused_by_perfetto(events):
+    """What Perfetto's importer would drop or misread, by the rules of its public source.
+
+    src/trace_processor/importers/json and importers/common/slice_tracker.cc: whole numbers as
+    ids, microseconds as numbers, ``dur`` on every complete event, slices of a thread nest, thread
+    0 is the idle one, metadata carries ``args``. It was not opened in Perfetto itself.
+    """
+    wrong, open_ends = [], {}
+    for event in events:
+        ids = [event["pid"], *([event["tid"]] if "tid" in event else [])]
+        if not all(type(one) is int and 0 <= one < 2**32 for one in ids):
+            wrong.append(("id", event))
+        if not isinstance(event.get("name"), str) or event["ph"] not in ("X", "M"):
+            wrong.append(("kind", event))
+        if event["ph"] == "M":
+            key = "sort_index" if event["name"].endswith("sort_index") else "name"
+            if key not in event["args"] or "ts" in event:
+                wrong.append(("metadata", event))
+        elif not (event["ts"] >= 0 and event["dur"] >= 0 and event["tid"] > 0):
+            wrong.append(("time", event))
+    slices = [event for event in events if event["ph"] == "X"]
+    for one in sorted(slices, key=lambda e: (e["pid"], e["tid"], e["ts"], -e["dur"])):
+        ends = open_ends.setdefault((one["pid"], one["tid"]), [])
+        begin = round(one["ts"] * 1e3)
+        end = begin + round(one["dur"] * 1e3)
+        while ends and ends[-1] <= begin:
+            ends.pop()
+        if ends and end > ends[-1]:
+            wrong.append(("overlap", one))
+        ends.append(end)
+    return wrong
+
+
+def test_perfetto_would_take_every_event(slow, saved_incident, tmp_path):
+    for rank in range(8):
+        trace = kineto(rank, 1000 + rank)
+        first = trace["traceEvents"][0]
+        trace["traceEvents"] += [
+            first | {"name": f"crosses {n}", "ts": first["ts"] + 40.001 * n, "dur": 95.0005}
+            for n in range(1, 4)
+        ]
+        (tmp_path / f"rank{rank}.pt.trace.json").write_text(json.dumps(trace))
+    traced = trace_of(write_perfetto(slow, [tmp_path], tmp_path / "out.json"))
+    drawn = [e["name"] for e in traced if e["ph"] == "X" and e["pid"] == 2]
+    assert sorted(drawn) == ["crosses 1", "crosses 2", "crosses 3", "gemm", "json.loads"]
+    assert refused_by_perfetto(traced) == []
+    names = {(e["pid"], e["tid"]) for e in traced if e["name"] == "thread_name"}
+    assert {(e["pid"], e["tid"]) for e in traced if e["ph"] == "X"} <= names
+    for folder in (slow, saved_incident("stuck")):
+        assert refused_by_perfetto(trace_of(write_perfetto(folder, [], tmp_path / "a.json"))) == []
+
+
+def test_the_rules_of_that_test_find_what_is_wrong():
+    good = {"ph": "X", "pid": 1, "tid": 1, "ts": 0.0, "dur": 5.0, "name": "a"}
+    assert refused_by_perfetto([good]) == []
+    assert refused_by_perfetto([good, good | {"ts": 3.0}])[0][0] == "overlap"
+    assert refused_by_perfetto([good | {"tid": 0}])[0][0] == "time"
+    assert refused_by_perfetto([good | {"pid": "rank 1"}])[0][0] == "id"
+
+
 def test_without_traces_steps_and_collectives_are_drawn(slow, saved_incident, tmp_path):
     events = trace_of(write_perfetto(slow, [], tmp_path / "a.json.gz"))
     assert {e["name"] for e in events if e["ph"] == "X" and e["pid"] == 2} == {
@@ -83,6 +143,21 @@ def test_a_cause_on_all_ranks_has_no_healthy_rank(slow):
     incident = slow.read_incident()
     cause = msgspec.structs.replace(incident.causes[0], ranks="all")
     assert chosen_ranks(msgspec.structs.replace(incident, causes=(cause,))) == {0: "any"}
+
+
+def test_an_answer_to_a_bundle_gets_the_owners_names_back(slow):
+    bundle(slow)
+    names = json.loads((slow.path / "pseudonyms.json").read_bytes())
+    token, real = next((token, real) for token, real in names.items() if token[:4] == "node")
+    assert reveal(slow, f"drain {token}.") == f"drain {real}."
+    answered = reveal(slow, json.dumps({"hosts": [token], token: 'a "quoted" one'}))
+    assert json.loads(answered) == {"hosts": [real], real: 'a "quoted" one'}
+    assert reveal(slow, "17") == "17"
+
+
+def test_where_nothing_was_replaced_there_is_nothing_to_reveal(slow):
+    with pytest.raises(InputError, match="no names to put back"):
+        reveal(slow, "node-1")
 
 
 def test_control_characters_do_not_reach_the_trace(slow, tmp_path):

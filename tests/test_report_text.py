@@ -9,12 +9,13 @@ import msgspec
 import pytest
 from make_patterns import make_patterns
 
-from eroica.records import Claim, Diagnosis
+from eroica.records import Claim, Decision, Diagnosis, JobEvidence, RankEvidence, StepTimes
 from eroica.report import html, markdown
 from eroica.report.blocks import Document, Section, Table, Text, all_anchors
 from eroica.report.content import Options, document
 from eroica.report.impact import impact_of
 from eroica.report.material import load
+from eroica.report.timeline import strip
 
 NAMES = ["stuck", "slow", "hardware", "healthy", "missing"]
 HOSTILE = [
@@ -106,7 +107,8 @@ def test_pages_stand_alone_and_their_links_resolve(saved_incident, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_picture_has_words(saved_incident, name):
     page = Page(html.render(saved_incident(name)))
-    labels = [v for _, a, v in page.attributes if a == "aria-label" and v != "Sections"]
+    labels = [v for _, a, v in page.attributes if a == "aria-label"]
+    labels = [label for label in labels if label not in ("Sections", "Timeline")]
     assert page.tags.count("svg") == len(labels)
     assert all(len(label) > 20 for label in labels)
 
@@ -305,3 +307,79 @@ def test_pictures_of_patterns_name_the_odd_ranks(saved_incident, world_size):
 def test_pages_are_the_same_bytes_each_time(saved_incident):
     folder = saved_incident("slow")
     assert html.render(folder) == html.render(folder)
+
+
+# --- the timeline's strip --------------------------------------------------------------------
+
+T0 = 1_700_000_000_000_000_000
+
+
+def timed(material, **evidence):
+    """The same incident, its onset at T0 and diagnosed a minute later, with this evidence."""
+    incident = msgspec.structs.replace(
+        material.incident, onset="2023-11-14T22:13:20+00:00", created="2023-11-14T22:14:20+00:00"
+    )
+    record = JobEvidence(world_size=2, **{"ranks": (), **evidence})
+    return replace(material, incident=incident, evidence=record, decisions=())
+
+
+def test_the_strip_shows_the_moments_in_order_with_their_distance(saved_incident):
+    material = timed(
+        load(saved_incident("slow")),
+        ranks=(
+            RankEvidence(
+                rank=0,
+                steps=StepTimes(
+                    first_step=7,
+                    start_ns=(T0 - 3 * 10**9, T0 - 2 * 10**9, T0),
+                    duration_ns=(10**9, 10**9, 10**9),
+                ),
+            ),
+        ),
+        detected_ns=T0 + 20 * 10**9,
+        window_ns=(T0 + 22 * 10**9, T0 + 25 * 10**9),
+        taken_ns=T0 + 30 * 10**9,
+    )
+    stops = [(stop.label, stop.when, stop.offset) for stop in strip(material).stops]
+    assert stops == [
+        ("last healthy step 8", "22:13:19", "-1.0 s"),
+        ("onset", "22:13:20", "0"),
+        ("noticed", "22:13:40", "+20 s"),
+        ("window", "22:13:42", "+22 s"),
+        ("evidence taken", "22:13:50", "+30 s"),
+        ("diagnosed", "22:14:20", "+60 s"),
+    ]
+    shown = document(material, Options(pictures=False))
+    page, text = html.render_document(shown), markdown.render_document(shown)
+    assert page.count('<li class="bad">') == 1 and 'class="strip"' in page
+    assert "**onset** 22:13:20 (0) → **noticed** 22:13:40 (+20 s)" in text
+
+
+def test_decisions_stand_on_the_strip_and_the_last_one_always(saved_incident):
+    material = load(saved_incident("stuck"))
+    decisions = tuple(
+        Decision(time=f"2023-11-14T22:2{n}:00+00:00", patch=f"P{n}", action="reject")
+        for n in range(9)
+    )
+    material = replace(timed(material), decisions=decisions)
+    bare = msgspec.structs.replace(material.incident, deadline_ns=None)
+    material = replace(material, incident=bare)
+    stops = strip(material).stops
+    assert len(stops) == 7
+    assert stops[0].label == "onset" and stops[-1].label == "reject P8"
+
+
+def test_one_moment_alone_is_no_strip(saved_incident):
+    material = timed(load(saved_incident("healthy")))
+    bare = msgspec.structs.replace(material.incident, onset=None)
+    assert strip(replace(material, incident=bare)) is None
+
+
+def test_hostile_text_on_the_strip_is_escaped(saved_incident):
+    hostile = "<script>alert(1)</script>"
+    material = replace(
+        timed(load(saved_incident("slow"))),
+        decisions=(Decision(time="2023-11-14T22:20:00+00:00", patch=hostile, action="reject"),),
+    )
+    page = html.render_document(document(material, Options(pictures=False)))
+    assert hostile not in page and "reject &lt;script&gt;" in page

@@ -1,5 +1,6 @@
 """``eroica list``, ``report``: commands on saved incidents."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -153,6 +154,14 @@ def bundle(
         str, typer.Option(help="all (names replaced) or patterns (numbers and hashes only).")
     ] = "all",
     out: Annotated[Path | None, typer.Option("--output", "-o", help="File to write.")] = None,
+    answer: Annotated[
+        str | None,
+        typer.Option(
+            "--reveal",
+            metavar="FILE",
+            help="Put your names back into an answer to a bundle; - reads it from stdin.",
+        ),
+    ] = None,
 ) -> int:
     """Pack an incident to send it to someone; names are replaced and secrets removed.
 
@@ -161,9 +170,30 @@ def bundle(
     from eroica.report.bundle import bundle as pack
 
     folder = incidents.find(reference)
+    if answer is not None:
+        return _reveal(folder, answer, out)
     with output.writing(out or folder.path.parent):
         made = pack(folder, out, share=share)
     output.say(str(made))
+    return 0
+
+
+def _reveal(folder: incidents.IncidentFolder, answer: str, out: Path | None) -> int:
+    """Write what someone answered to a bundle, with the owner's names in it."""
+    from eroica.report.bundle import reveal
+
+    try:
+        data = sys.stdin.buffer.read() if answer == "-" else Path(answer).read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot read {answer}", str(error), "name the file with the answer, or - for stdin"
+        ) from error
+    text = reveal(folder, data.decode("utf-8", errors="replace"))
+    if out is None or str(out) == "-":
+        output.print_bytes(text.encode())
+    else:
+        output.write(out, text.encode())
+        output.say(str(out))
     return 0
 
 

@@ -53,7 +53,25 @@ class Picture:
     svg: str
 
 
-Block = Text | Bullets | Facts | Table | Code | Picture
+@dataclass(frozen=True)
+class Stop:
+    """One moment of a strip."""
+
+    label: str
+    when: str
+    offset: str
+    tone: str = ""
+    """``good``, ``bad`` or empty."""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Moments in the order they came, evenly apart: seconds and hours stand side by side."""
+
+    stops: tuple[Stop, ...]
+
+
+Block = Text | Bullets | Facts | Table | Code | Picture | Strip
 
 
 @dataclass(frozen=True)

@@ -57,10 +57,26 @@ def bundle(folder: IncidentFolder, out: Path | None = None, *, share: str = "all
 
 
 def reveal(folder: IncidentFolder, text: str) -> str:
-    """Return a text made from a bundle with the owner's names put back."""
+    """Return a text made from a bundle with the owner's names put back.
+
+    A JSON document stays one: names are put into its strings. InputError where nothing of this
+    incident was ever replaced.
+    """
+    if not key_path(folder).exists():
+        raise InputError(
+            f"incident {folder.id} has no names to put back",
+            "nothing of it was pseudonymized here: only the owner's folder holds the key",
+            f"eroica bundle {folder.id}",
+        )
     names = Pseudonyms()
     names.restore(folder)
-    return names.reveal(text)
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return names.reveal(text)
+    if not isinstance(document, dict | list):
+        return names.reveal(text)
+    return json.dumps(names.reveal_all(document), indent=2, ensure_ascii=False) + "\n"
 
 
 def _everything(folder: IncidentFolder, material: Material, names: Pseudonyms) -> dict[str, bytes]:

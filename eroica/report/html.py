@@ -15,6 +15,7 @@ from eroica.report.blocks import (
     Facts,
     Picture,
     Section,
+    Strip,
     Table,
     Text,
 )
@@ -85,6 +86,14 @@ def _block(block: Block, anchors: frozenset[str]) -> str:
             return f"<dl>{rows}</dl>\n"
         case Table():
             return _table(block, anchors)
+        case Strip(stops):
+            rows = "".join(
+                f'<li class="{escape(stop.tone)}"><span class="what">{inline(stop.label, anchors)}'
+                f'</span><span class="when">{escape(stop.when)}</span>'
+                f'<span class="when">{escape(stop.offset)}</span></li>'
+                for stop in stops
+            )
+            return f'<ol class="strip" aria-label="Timeline">{rows}</ol>\n'
         case Code(text, language):
             return _diff(text) if language == "diff" else f"<pre>{escape(text)}</pre>\n"
         case Picture(key, title, alt, svg):

@@ -11,6 +11,7 @@ from eroica.report.blocks import (
     Facts,
     Picture,
     Section,
+    Strip,
     Table,
     Text,
 )
@@ -56,6 +57,9 @@ def _block(block: Block) -> list[str]:
             return [f"- **{_line(name)}**: {_line(value)}" for name, value in items]
         case Table():
             return _table(block)
+        case Strip(stops):
+            parts = [f"**{_line(stop.label)}** {stop.when} ({stop.offset})" for stop in stops]
+            return [" → ".join(parts)]
         case Code(text, language):
             return _fenced(text, language)
         case Picture(_, title, alt, _):

@@ -22,6 +22,8 @@ from eroica.text import visible
 MAX_EVENTS = 60_000
 """For each rank; the longest are kept, so that the file opens at once."""
 _CAUSE_PID = 1_000_000
+_LANE = 1_000_000
+"""What tells the further lines of a thread from all threads."""
 Event = dict[str, Any]
 
 
@@ -44,9 +46,48 @@ def write_perfetto(folder: IncidentFolder, paths: Sequence[Path], out: Path) -> 
     for event in events:
         if "ts" in event:
             event["ts"] = round(event["ts"] - start, 3)
-    data = json.dumps({"displayTimeUnit": "ms", "traceEvents": events}).encode()
+    events = nested(events)
+    data = json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, allow_nan=False).encode()
     write_atomic(out, gzip.compress(data, mtime=0) if out.suffix == ".gz" else data)
     return out
+
+
+def nested(events: list[Event]) -> list[Event]:
+    """Give slices that overlap without nesting a line of their own.
+
+    Perfetto draws a thread as a stack and drops a complete slice that begins in another one and
+    ends after it (slice_tracker.cc); its thread 0 is the idle one, so ours begin at 1.
+    """
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    slices = [event for event in events if event["ph"] == "X"]
+    slices.sort(key=lambda one: (one["pid"], one["tid"], one["ts"], -one["dur"]))
+    lanes: dict[tuple[int, int], list[list[int]]] = {}
+    for one in slices:
+        begin, track = round(one["ts"] * 1e3), (one["pid"], one["tid"])
+        end = begin + round(one["dur"] * 1e3)
+        number = _lane(lanes.setdefault(track, []), begin, end)
+        one["tid"] = 1 + one["tid"] + number * _LANE
+    for event in events:
+        if "tid" in event and event["ph"] != "X":
+            event["tid"] += 1
+    more = [
+        _named("thread_name", pid, 1 + tid + number * _LANE, f"{names.get((pid, tid), tid)} (more)")
+        for (pid, tid), opened in lanes.items()
+        for number in range(1, len(opened))
+    ]
+    return [*events, *more]
+
+
+def _lane(opened: list[list[int]], begin: int, end: int) -> int:
+    """The first line of a track on which a slice nests; each line is a stack of ends."""
+    for number, ends in enumerate(opened):
+        while ends and ends[-1] <= begin:
+            ends.pop()
+        if not ends or end <= ends[-1]:
+            ends.append(end)
+            return number
+    opened.append([end])
+    return len(opened) - 1
 
 
 def chosen_ranks(incident: Incident) -> dict[int, str]:

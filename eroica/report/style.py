@@ -29,6 +29,18 @@ dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr));
   margin: .6rem 0; }
 dt { color: var(--soft); font-size: .86rem; }
 dd { margin: 0; }
+.strip { display: flex; list-style: none; margin: 1rem 0 1.4rem; padding: 0; }
+.strip li { flex: 1 1 0; min-width: 0; border-top: 3px solid var(--line); padding: .5rem .7rem 0 0;
+  position: relative; font-size: .9rem; }
+.strip li::before { content: ""; position: absolute; top: -.5rem; left: 0; width: .8rem;
+  height: .8rem; border-radius: 50%; background: var(--soft); border: 2px solid var(--paper); }
+.strip li.good::before { background: var(--good); }
+.strip li.bad::before { background: var(--bad); }
+.strip li.bad { border-top-color: var(--bad); }
+.strip span { display: block; }
+.strip .what { font-weight: 600; }
+.strip .bad .what { color: var(--bad); }
+.strip .when { color: var(--soft); font-size: .86rem; font-variant-numeric: tabular-nums; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; margin: .5rem 0; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .7rem .3rem 0;
@@ -50,7 +62,12 @@ figcaption { font-weight: 600; font-size: .95rem; }
 .picture svg { width: 100%; min-width: 34rem; height: auto; display: block; }
 footer { margin-top: 2.5rem; padding-top: .6rem; border-top: 1px solid var(--line);
   color: var(--soft); font-size: .86rem; }
-@media (max-width: 40rem) { body { padding: .8rem; font-size: 15px; } }
+@media (max-width: 40rem) { body { padding: .8rem; font-size: 15px; }
+  .strip { display: block; }
+  .strip li { border-top: 0; border-left: 3px solid var(--line); padding: 0 0 .8rem 1rem; }
+  .strip li.bad { border-left-color: var(--bad); }
+  .strip li::before { top: .2rem; left: calc(-.4rem - 1.5px); }
+  .strip .when { display: inline; margin-right: .8rem; } }
 @media print { @page { margin: 14mm; } body { font-size: 10.5pt; max-width: none; padding: 0; }
   nav { display: none; } h2 { margin-top: 1rem; } section, figure, tr { break-inside: auto; }
   figure, tr, dl > div { break-inside: avoid; } .picture svg { min-width: 0; }

@@ -1,52 +1,110 @@
-"""When what happened: last healthy step, onset, evidence, diagnosis, decisions."""
+"""When what happened: last healthy step, onset, detection, window, diagnosis, decisions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from eroica import units
 from eroica.records import RankExit
-from eroica.report.blocks import Table
+from eroica.report.blocks import Stop, Strip, Table
 from eroica.report.material import Material, clock, iso_ns
 
 _MAX_LOG_ROWS = 20
+_MAX_STOPS = 7
 
 
-def timeline_rows(material: Material) -> Table:
-    """Return the known moments, oldest first; what is not known has no row."""
+@dataclass(frozen=True)
+class Moment:
+    """Something that happened, at a Unix time."""
+
+    when_ns: int
+    what: str
+    label: str = ""
+    """Its name on the strip; empty where it has no place there."""
+    tone: str = ""
+
+
+def moments(material: Material) -> list[Moment]:
+    """Return the known moments, oldest first; what is not known is left out."""
+    found = [*_of_the_job(material), *_of_the_evidence(material), *_of_the_answer(material)]
+    return sorted(found, key=lambda moment: moment.when_ns)
+
+
+def _of_the_job(material: Material) -> Iterator[Moment]:
     incident, evidence = material.incident, material.evidence
-    rows: list[tuple[int, str]] = []
     healthy = _last_healthy_step(material)
     if healthy is not None:
-        rows.append(healthy)
+        end, step = healthy
+        yield Moment(end, f"last healthy step: {step}", f"last healthy step {step}", "good")
     onset = iso_ns(incident.onset)
     if onset is not None:
-        rows.append((onset, f"onset: the job is {incident.symptom} from here on"))
-    if evidence is not None:
-        if evidence.taken_ns is not None:
-            rows.append((evidence.taken_ns, "evidence taken"))
-        rows += [
-            (rank.exit.time_ns, f"rank {rank.rank} exited{_how(rank.exit)}")
-            for rank in evidence.ranks
-            if rank.exit is not None and rank.exit.time_ns is not None
-        ]
-        rows += [
-            (event.time_ns, f"log: {event.text[:160]}")
-            for event in evidence.log_events[:_MAX_LOG_ROWS]
-            if event.time_ns is not None
-        ]
+        yield Moment(onset, f"onset: the job is {incident.symptom} from here on", "onset", "bad")
+    if evidence is None:
+        return
+    ended = [(one.rank, one.exit) for one in evidence.ranks if one.exit is not None]
+    timed = [(exit.time_ns, rank, exit) for rank, exit in ended if exit.time_ns is not None]
+    for number, (when, rank, exit) in enumerate(sorted(timed, key=lambda one: one[0])):
+        what = f"rank {rank} exited"
+        yield Moment(when, f"{what}{_how(exit)}", "" if number else what, "bad")
+    for event in evidence.log_events[:_MAX_LOG_ROWS]:
+        if event.time_ns is not None:
+            yield Moment(event.time_ns, f"log: {event.text[:160]}")
+
+
+def _of_the_evidence(material: Material) -> Iterator[Moment]:
+    evidence = material.evidence
+    if evidence is None:
+        return
+    if evidence.detected_ns is not None:
+        yield Moment(evidence.detected_ns, "eroica noticed it", "noticed")
+    if evidence.window_ns is not None:
+        begin, end = evidence.window_ns
+        took = units.duration(max(0, end - begin))
+        yield Moment(begin, f"profiler window, {took} with its export", "window")
+    if evidence.taken_ns is not None:
+        yield Moment(evidence.taken_ns, "evidence taken", "evidence taken")
+
+
+def _of_the_answer(material: Material) -> Iterator[Moment]:
+    incident = material.incident
     created = iso_ns(incident.created)
     if created is not None:
-        rows.append((created, "diagnosed"))
+        yield Moment(created, "diagnosed", "diagnosed")
         if incident.deadline_ns is not None:
-            rows.append((created + incident.deadline_ns, "the collective time-out would end it"))
+            end = created + incident.deadline_ns
+            yield Moment(end, "the collective time-out would end it", "time-out", "bad")
     for decision in material.decisions:
         when = iso_ns(decision.time)
         if when is not None:
+            what = f"{decision.action} {decision.patch}"
             by = f" by {decision.by}" if decision.by else ""
-            rows.append(
-                (when, f"{decision.action} {decision.patch}{by} {decision.comment}".strip())
-            )
-    rows.sort(key=lambda row: row[0])
-    start = onset if onset is not None else (rows[0][0] if rows else 0)
-    cells = tuple((clock(when), _offset(when - start), what) for when, what in rows)
+            yield Moment(when, f"{what}{by} {decision.comment}".strip(), what)
+
+
+def timeline_rows(material: Material) -> Table:
+    """Return every known moment as a row."""
+    found = moments(material)
+    start = _start(material, found)
+    cells = tuple((clock(one.when_ns), _offset(one.when_ns - start), one.what) for one in found)
     return Table(("Time", "From onset", "What"), cells)
+
+
+def strip(material: Material) -> Strip | None:
+    """The few moments one looks for first; None where there is but one."""
+    found = [moment for moment in moments(material) if moment.label]
+    if len(found) < 2:
+        return None
+    start = _start(material, found)
+    kept = found if len(found) <= _MAX_STOPS else [*found[: _MAX_STOPS - 1], found[-1]]
+    stops = (
+        Stop(one.label, clock(one.when_ns).split()[1], _offset(one.when_ns - start), one.tone)
+        for one in kept
+    )
+    return Strip(tuple(stops))
+
+
+def _start(material: Material, found: list[Moment]) -> int:
+    onset = iso_ns(material.incident.onset)
+    return onset if onset is not None else (found[0].when_ns if found else 0)
 
 
 def _how(ended: RankExit) -> str:
@@ -64,8 +122,8 @@ def _offset(delta_ns: int) -> str:
     return f"{sign}{units.duration(abs(delta_ns))}"
 
 
-def _last_healthy_step(material: Material) -> tuple[int, str] | None:
-    """The last step that ended before the onset, over all ranks (the earliest of their lasts)."""
+def _last_healthy_step(material: Material) -> tuple[int, int] | None:
+    """End and number of the last step that ended before the onset: the earliest rank's last."""
     onset = iso_ns(material.incident.onset)
     if onset is None or material.evidence is None:
         return None
@@ -78,7 +136,4 @@ def _last_healthy_step(material: Material) -> tuple[int, str] | None:
         ends = [start + length for start, length in pairs if start + length <= onset]
         if ends:
             lasts.append((ends[-1], steps.first_step + len(ends) - 1))
-    if not lasts:
-        return None
-    end, step = min(lasts)
-    return end, f"last healthy step: {step}"
+    return min(lasts) if lasts else None
