@@ -86,12 +86,20 @@ def run(
     if once and metrics_port is not None:
         output.note("no metrics with --once: there is one verdict, and then no job")
         metrics_port = None
-    if share_dir is not None:
-        os.environ["EROICA_SHARED_DIR"] = share_dir
+    _prepare_hosts(share_dir)
     with _telling(on_incident, webhook, metrics_port) as telling:
         if once:
             return _run_once(command, after, keep_traces, telling, as_json=as_json)
         return _run_on(command, telling, as_json=as_json)
+
+
+def _prepare_hosts(share_dir: str | None) -> None:
+    """Find out what other hosts could not be met with before the job starts, not in its middle."""
+    from eroica.watch.wire import job_secret
+
+    job_secret("")
+    if share_dir is not None:
+        os.environ["EROICA_SHARED_DIR"] = share_dir
 
 
 @contextmanager

@@ -91,10 +91,14 @@ def send_report(
             if is_told() and link.orders is not None:
                 return link.orders.verdict
             why = "it took the report but named no verdict"
-    what = f"of this host only: rank 0's host, {membership.address}, has no part ({why})"
-    result.evidence = msgspec.structs.replace(
-        result.evidence,
-        warnings=(*result.evidence.warnings, Warning(file=None, what=what)),
-        world_size=max(result.evidence.world_size, membership.world_size),
-    )
+    warn(result, [f"of this host only: rank 0's host, {membership.address}, has no part ({why})"])
+    world_size = max(result.evidence.world_size, membership.world_size)
+    result.evidence = msgspec.structs.replace(result.evidence, world_size=world_size)
     return None
+
+
+def warn(result: WatchResult, texts: Sequence[str]) -> None:
+    """Add warnings to a result's evidence."""
+    more = tuple(Warning(file=None, what=text.replace("\n", "; ")) for text in texts)
+    warnings = (*result.evidence.warnings, *more)
+    result.evidence = msgspec.structs.replace(result.evidence, warnings=warnings)

@@ -21,7 +21,7 @@ from eroica.watch.carriers import Link, Server, open_link, open_server
 from eroica.watch.exchange import Exchange
 from eroica.watch.live import WatchedJob
 from eroica.watch.membership import Membership, read_membership
-from eroica.watch.reporting import collect_reports, send_report, wait_for
+from eroica.watch.reporting import collect_reports, send_report, wait_for, warn
 from eroica.watch.result import WatchResult
 from eroica.watch.wire import Orders, Status, VerdictPlace, WindowPlan
 
@@ -199,8 +199,8 @@ class Team:
     def join(self, result: WatchResult, *, wait: Callable[[], None] = lambda: None) -> WatchResult:
         """Leader: add the others' reports. Others: report, and learn where the verdict is."""
         if self.membership is None:
-            return result
-        if self.exchange is not None:
+            warn(result, self.problems)
+        elif self.exchange is not None:
             problem = self.server.problem if self.server is not None else None
             collect_reports(
                 result,
