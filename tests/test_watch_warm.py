@@ -1,5 +1,8 @@
 """Compiling beforehand is done once and never twice."""
 
+import subprocess
+import sys
+
 from eroica.watch import warm
 
 
@@ -19,3 +22,13 @@ def test_an_unfinished_child_is_ended(tmp_path, monkeypatch):
     warm.stop(child)
     assert child.returncode is not None
     warm.stop(None)
+
+
+def test_what_a_verdict_takes_is_there_before_it_is_needed():
+    code = (
+        "import sys\nfrom eroica.watch import warm\nwarm.preload().join()\n"
+        "missing = [name for name in warm._NEEDED if name not in sys.modules]\n"
+        "assert not missing, missing\n"
+        "assert not {'torch', 'openai', 'langchain', 'numba'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

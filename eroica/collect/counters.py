@@ -111,7 +111,7 @@ def thread_source(kernel: Kernel, pid: int, tid: int) -> Source:
 class RankSource:
     """All threads of a rank: cores used, cores waited for, major faults and threads a second."""
 
-    counters = (
+    counters: tuple[Counter, ...] = (
         Counter("rank.cpu", "rate", 1e-9),
         Counter("rank.wait", "rate", 1e-9),
         Counter("rank.major_faults_per_s", "rate"),

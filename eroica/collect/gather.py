@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from eroica.collect import proc, spy
-from eroica.collect.asking import NoAnswer, ask
+from eroica.collect.asking import NoAnswer, Silent, ask, ask_torch
 from eroica.collect.processes import LiveJob, LiveRank
 from eroica.collect.rings import RingReader, find_rings
 from eroica.records import ProcessState
@@ -234,6 +234,11 @@ def _ask_one(
                 )
                 capture.flight_pickle = _read(base / "flight.pickle")
                 capture.flight_json = _read(base / "flight.json")
+        except Silent as error:
+            # Its interpreter lock is held: only what answers without it can tell.
+            capture.missing.append(f"settings: {error}")
+            _ask_below_python(job.folder, rank, capture)
+            return
         except NoAnswer as error:
             capture.missing.append(f"Flight Recorder: {error}")
         try:
@@ -243,6 +248,23 @@ def _ask_one(
             capture.missing.append(f"settings: {error}")
         if not capture.stacks:
             capture.fault_text = signal_stacks(job.folder, rank)
+
+
+def _ask_below_python(folder: str, rank: LiveRank, capture: RankCapture) -> None:
+    """Ask torch's worker server, in C++, and faulthandler, in C."""
+    try:
+        capture.flight_json = ask_torch(folder, rank.rank, "fr_trace_json", limit_s=1.0)
+    except NoAnswer as error:
+        capture.missing.append(f"Flight Recorder: {error}")
+    if capture.stacks:
+        return
+    capture.fault_text = signal_stacks(folder, rank)
+    if not capture.fault_text:
+        try:
+            text = ask_torch(folder, rank.rank, "dump_traceback", limit_s=3.0)
+            capture.fault_text = text.decode(errors="replace")
+        except NoAnswer as error:
+            capture.missing.append(f"stacks from inside: {error}")
 
 
 def _read(path: Path) -> bytes | None:

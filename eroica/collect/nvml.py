@@ -8,6 +8,7 @@ does not support is left out from then on; nothing here was written for one gene
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from eroica.collect.counters import NAN, Counter, Source
@@ -150,7 +151,7 @@ class GpuSource:
     ) -> None:
         self._gpus = gpus
         self._index = index
-        self._calls = [name for name in calls if _works(lambda name=name: gpus.read(index, name))]
+        self._calls = [name for name in calls if _works(partial(gpus.read, index, name))]
         told = _fields(gpus, index, list(fields))
         known = [pair for pair, value in zip(fields.items(), told, strict=True) if value == value]
         self._fields = [field for field, _ in known]
@@ -159,9 +160,7 @@ class GpuSource:
         self.counters = (*of_calls, *of_fields)
 
     def read(self) -> Sequence[float]:
-        values = [
-            _value(lambda name=name: self._gpus.read(self._index, name)) for name in self._calls
-        ]  # type: ignore[misc]
+        values = [_value(partial(self._gpus.read, self._index, name)) for name in self._calls]
         if self._fields:
             values += _fields(self._gpus, self._index, self._fields)
         return values
@@ -208,8 +207,9 @@ def gpu_of(gpus: Gpus, pid: int, local_rank: int, environment: dict[str, str]) -
     the local rank decide. None where that is none of this host's.
     """
     count = gpus.count()
+    none: list[int] = []
     for index in range(count):
-        if pid in _told(lambda index=index: gpus.pids(index), []):  # type: ignore[misc]
+        if pid in _told(partial(gpus.pids, index), none):
             return index
     given = environment.get("CUDA_VISIBLE_DEVICES")
     if given is None:
@@ -222,5 +222,5 @@ def gpu_of(gpus: Gpus, pid: int, local_rank: int, environment: dict[str, str]) -
     word = visible[place]
     if word.isdigit():
         return int(word) if int(word) < count else None
-    uuids = [_told(lambda index=index: gpus.uuid(index), "") for index in range(count)]  # type: ignore[misc]
+    uuids = [_told(partial(gpus.uuid, index), "") for index in range(count)]
     return next((index for index, uuid in enumerate(uuids) if uuid.startswith(word)), None)

@@ -8,6 +8,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
@@ -21,7 +22,7 @@ from eroica.collect.gather import (
 from eroica.columns import HardwareSamples, RankPatterns
 from eroica.config import Parameters, load
 from eroica.records import CounterUse, HostEvidence, JobEvidence, RankExit, StepTimes
-from eroica.watch import rules
+from eroica.watch import rules, warm
 from eroica.watch.command import Command, make_folder
 from eroica.watch.evidence import build, build_rank, read_exit, read_settings
 from eroica.watch.hardware import HARDWARE_NS, HardwareWatch
@@ -141,6 +142,7 @@ class Watcher:
         self.hardware.poll()
         if self.learned_at is None and self.job.is_learned:
             self.learned_at = now
+            warm.preload()
             self.progress("learned the iteration")
         if self.job.has_failed:
             self.onset_ns = time.time_ns()
@@ -171,8 +173,11 @@ class Watcher:
             hint = "stuck"
         self.collection.finish(is_running=False)
         self.team.await_gathered()
-        code = self.command.end()
-        patterns, evidence = self._conclude(captures, hint or None)
+        # What is known is read while the job is being ended, which takes a launcher a second.
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="eroica-end") as pool:
+            ending = pool.submit(self.command.end)
+            patterns, evidence = self._conclude(captures, hint or None)
+            code = ending.result()
         return WatchResult(
             evidence=evidence,
             patterns=patterns,
@@ -212,7 +217,7 @@ class Watcher:
             for capture in gather(
                 self.job.live_job(self.command.words),
                 num_samples=1,
-                answer_s=2.0 if hint == "stuck" else 6.0,
+                answer_s=1.0 if hint == "stuck" else 6.0,
                 progress=self.progress,
             ):
                 captures[capture.rank] = capture

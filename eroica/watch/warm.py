@@ -6,12 +6,15 @@ first watch. A child of low priority does it and is ended with the watch.
 
 import contextlib
 import hashlib
+import importlib
+import importlib.util
 import json
 import logging
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import eroica
@@ -44,6 +47,33 @@ def start() -> "subprocess.Popen[bytes] | None":
     except OSError as error:
         logger.debug("cannot compile beforehand: %s", error)
         return None
+
+
+_NEEDED = (
+    "eroica.localize.stuck",
+    "eroica.localize.stuck_divergence",
+    "eroica.read.flight",
+    "eroica.read.stacks",
+    "eroica.pipeline",
+    "eroica.explain",
+    "eroica.explain.rules",
+    "eroica.explain.knowledge_stuck",
+    "eroica.explain.privacy",
+)
+"""What a stuck job's verdict takes; importing it then would be a tenth of the wait."""
+
+
+def preload() -> threading.Thread:
+    """Import in the background what a verdict takes, while the job trains."""
+    thread = threading.Thread(target=_preload, name="eroica-preload", daemon=True)
+    thread.start()
+    return thread
+
+
+def _preload() -> None:
+    for name in _NEEDED:
+        if importlib.util.find_spec(name) is not None:
+            importlib.import_module(name)
 
 
 def stop(child: "subprocess.Popen[bytes] | None") -> None:

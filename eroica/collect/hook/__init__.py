@@ -73,7 +73,7 @@ def step() -> None:
 def _attach(rank: int | None = None, world_size: int | None = None) -> Ring | None:
     import types
 
-    from . import control, exits, facts, loops, sampler, window
+    from . import control, exits, facts, loops, sampler, server, window
     from .folder import find_folder, is_child_of_rank, is_shared, sweep
 
     folder = find_folder()
@@ -95,6 +95,7 @@ def _attach(rank: int | None = None, world_size: int | None = None) -> Ring | No
     samples = sampler.Sampler(windows)
     exits.install(ring, folder, windows, samples)
     control.start(ring, folder, windows, samples)
+    server.install(ring, folder)
     if not is_shared():
         from .launch import start_agent
 

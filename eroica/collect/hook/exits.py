@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any
 
-from . import dumps, facts, guard
+from . import dumps, facts, guard, server
 from . import folder as folders
 from .layout import W_EXITING, W_RANK
 from .places import places_of_traceback
@@ -51,6 +51,8 @@ def install(ring: Any, folder: str, windows: Any, samples: Any) -> None:
         # The interpreter must not end while C++ holds a running profiler.
         with guard.quietly("ending a window"):
             windows.finish()
+        with guard.quietly("ending torch's worker server"):
+            server.stop(ring)
         if not folders.is_shared():
             with guard.quietly("leaving"):
                 folders.leave(folder, rank)

@@ -46,7 +46,7 @@ def leave(folder: str, rank: int) -> None:
     if _is_attended(folder):
         return
     if any(name.startswith("pid-") for name in os.listdir(folder)):
-        for end in (".ring", ".sock", ".fault", ".facts.json", ".exit.json"):
+        for end in (".ring", ".sock", ".torch", ".fault", ".facts.json", ".exit.json"):
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(folder, "rank-{:05d}{}".format(rank, end)))
     else:

@@ -40,6 +40,7 @@ class Ring:
         self.path = path
         self.on_border: Any = None
         self.is_detached = False
+        self.server: Any = None
         self._now = time.monotonic_ns
 
     @classmethod
