@@ -305,6 +305,19 @@ def test_more_threads_than_cores_is_oversubscription(program, threads, is_cause)
     assert [c.category for c in verdict.causes] == ["cpu_oversubscription"] * is_cause
 
 
+@pytest.mark.parametrize(("waiting", "is_cause"), [(2e9, True), (2e8, False)])
+def test_two_threads_a_core_are_too_many_where_they_wait_for_each_other(program, waiting, is_cause):
+    told = (
+        setting(program, "num_threads", 2, "main:threads"),
+        setting(program, "cpu_affinity", 2),
+        setting(program, "local_world_size", 2),
+        setting(program, "cpu.schedule", {"on_cpu_ns": 1e9, "waiting_ns": waiting}),
+    )
+    rank = sampled(program, *training(100, 90), settings=told)
+    verdict = diagnose(program, rank, rank)
+    assert [c.category for c in verdict.causes] == ["cpu_oversubscription"] * is_cause
+
+
 def loader(program, place, **value):
     usual = {
         "num_workers": 0,

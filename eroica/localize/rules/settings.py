@@ -40,6 +40,9 @@ DEBUG_ENVIRONMENT: dict[str, tuple[str, float, str]] = {
 }
 
 
+CONTENDED = 0.5  # of runnable time spent waiting for a core: then fewer threads a core are too many
+
+
 def debug_settings(view: JobView) -> list[Draft]:
     """Anomaly mode, tracemalloc, and environment switches that cost on every call."""
     drafts: list[Draft] = []
@@ -158,7 +161,8 @@ def oversubscription(view: JobView) -> list[Draft]:
     setup = places or _constant(view, "env.OMP_NUM_THREADS")
     ratio = threads * local / float(cpus)
     chosen = bool(setup) or environment is not None
-    if threads <= 1 or ratio < (2.5 if chosen else 4.0):
+    needed = 4.0 if not chosen else (1.5 if _contention(view) >= CONTENDED else 2.5)
+    if threads <= 1 or ratio < needed:
         return []
     lost = 1.0 - 1.0 / min(ratio, 10.0)
     hot = hottest(view, _busiest(view), view.share_FR.mean(axis=1)) if view.rows else ()
@@ -185,6 +189,13 @@ def oversubscription(view: JobView) -> list[Draft]:
             claims=0.8 * lost,
         )
     ]
+
+
+def _contention(view: JobView) -> float:
+    """Share of its runnable time that the median rank's training thread waits for a core."""
+    told = [s.value for s in view.values("cpu.schedule") if isinstance(s.value, dict)]
+    waits = [v["waiting_ns"] / max(v["waiting_ns"] + v["on_cpu_ns"], 1) for v in told]
+    return float(np.median(waits)) if waits else 0.0
 
 
 def unused_search(view: JobView) -> list[Draft]:
