@@ -12,6 +12,8 @@ one entry.
 The file changes during the run, or the caller changes what was parsed.
 """
 
+# More than 300 lines: the examples are half of it.
+
 import re
 
 import libcst as cst
@@ -118,6 +120,34 @@ class Words:
         return [vocabulary.index(w) for w in self.texts[i]]
 """,
     ),
+    Example(
+        category="dataloader_bottleneck",
+        before="""\
+import zipfile
+
+class Rows:
+    def __getitem__(self, i):
+        with zipfile.ZipFile(self.path) as archive:  # <-- here
+            return archive.read(self.names[i])
+""",
+        after="""\
+import functools
+import os
+import zipfile
+
+
+@functools.lru_cache(maxsize=8)
+def opened_once(path, process):
+    \"\"\"Return an open zipfile.ZipFile, one a process: workers must not share a place in it.\"\"\"
+    return zipfile.ZipFile(path)
+
+
+class Rows:
+    def __getitem__(self, i):
+        archive = opened_once(self.path, os.getpid())
+        return archive.read(self.names[i])
+""",
+    ),
 )
 KEEPS = (
     Example(
@@ -156,6 +186,7 @@ _FROM_PATH = re.compile(
 _TEXT = re.compile(
     r"open\((?P<path>.+?)\)(?P<rest>\.read(?:lines)?\(\)(?:\.split(?:lines)?\(.*?\))?)"
 )
+_HANDLES = re.compile(r"zipfile\.ZipFile|h5py\.File|tarfile\.open|lmdb\.open|numpy\.memmap")
 _HELPER = '''
 @{functools}.lru_cache(maxsize=8)
 def parsed_once(path):
@@ -169,13 +200,14 @@ def fix(context: Context) -> FixerResult | None:
         function = source.function_of(call)
         if function is None or not _is_called_again(context, source, function):
             continue
-        if source.functions_named("parsed_once"):
+        if source.functions_named("parsed_once") or source.functions_named("opened_once"):
             continue
         edits = Edits(source)
         if not (
             _in_with(source, call, function, edits)
             or _by_path(source, call, function, edits)
             or _as_text(source, call, function, edits)
+            or _as_handle(source, call, function, edits)
         ):
             continue
         edits.add_import("import functools")
@@ -263,4 +295,39 @@ def _as_text(source: Source, call: cst.Call, function: Function, edits: Edits) -
     body = f"    return open(path){match['rest']}\n"
     edits.add_helper(_helper(source, "read", body))
     edits.replace_text(call, f"parsed_once({code(path)})")
+    return True
+
+
+_OPENED = '''
+@{functools}.lru_cache(maxsize=8)
+def opened_once(path, process):
+    """Return an open {name}, one a process: workers must not share a place in it."""
+    return {call}(path{rest})
+'''
+
+
+def _as_handle(source: Source, call: cst.Call, function: Function, edits: Edits) -> bool:
+    """``with zipfile.ZipFile(path) as z:`` for each sample: stays open instead."""
+    item = source.parent(call)
+    above = source.parent(item) if isinstance(item, cst.WithItem) else None
+    if not isinstance(above, cst.With) or len(above.items) != 1 or not call.args:
+        return False
+    if not isinstance(item, cst.WithItem) or item.asname is None:
+        return False
+    if not _HANDLES.fullmatch(source.full_name(call.func)) or not _is_free(
+        call.args[0].value, function
+    ):
+        return False
+    rest = "".join(
+        f", {'' if a.keyword is None else a.keyword.value + '='}{code(a.value)}"
+        for a in call.args[1:]
+    )
+    if re.search(r"[\"'][wa]", rest):
+        return False
+    name, functools = code(call.func), source.alias("functools") or "functools"
+    edits.add_helper(_OPENED.format(functools=functools, name=name, call=name, rest=rest))
+    edits.add_import("import os")
+    os = source.alias("os") or "os"
+    opened = f"{code(item.asname.name)} = opened_once({code(call.args[0].value)}, {os}.getpid())"
+    edits.replace(above, [*edits.statements(opened), *body_of(above)])
     return True
