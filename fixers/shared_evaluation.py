@@ -17,6 +17,7 @@ from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import conjuncts, definitions, ranked
 from eroica.fix.moves import call_sites, regroup
+from eroica.fix.steps import ratio_of
 from eroica.fix.tree import Function, Source, argument, code, dotted, find, names
 
 CODE = "SER001"
@@ -94,7 +95,7 @@ def fix(context: Context) -> FixerResult | None:
     """Share the evaluation; None where it is no ratio of counts over a loader."""
     for source in context.files:
         for function in find(source.module, cst.FunctionDef):
-            ratio = _ratio(function)
+            ratio = ratio_of(function)
             sites = call_sites(function, context.files) if ratio is not None else []
             if ratio is None or len(sites) != 1:
                 continue
@@ -107,26 +108,6 @@ def fix(context: Context) -> FixerResult | None:
             if result is not None:
                 return result
     return None
-
-
-def _ratio(function: Function) -> tuple[cst.CSTNode, str, str] | None:
-    """The last ``return a / b`` of a function that counts both in a loop over a loader."""
-    last = function.body.body[-1]
-    small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else None
-    if not isinstance(small, cst.Return) or not isinstance(small.value, cst.BinaryOperation):
-        return None
-    value = small.value
-    if not isinstance(value.operator, cst.Divide):
-        return None
-    counted = {
-        code(a.target)
-        for a in find(function.body, cst.AugAssign)
-        if isinstance(a.operator, cst.AddAssign)
-    }
-    first, second = code(value.left), code(value.right)
-    if first not in counted or second not in counted or "all_reduce" in code(function.body):
-        return None
-    return last, first, second
 
 
 def _share(

@@ -6,7 +6,7 @@ import libcst as cst
 
 from eroica.fix.context import Context
 from eroica.fix.facts import backward_call, calls_here, collectives, definitions
-from eroica.fix.tree import Source, called, code
+from eroica.fix.tree import Function, Source, called, code, find
 
 # What changes gradients or weights belongs to every step, whatever it costs.
 _TRAINS = re.compile(
@@ -34,3 +34,23 @@ def is_training(context: Context, source: Source, statement: cst.BaseStatement) 
         if last in ("add", "append", "extend"):  # keeps something of every step
             return True
     return False
+
+
+def ratio_of(function: Function) -> tuple[cst.CSTNode, str, str] | None:
+    """The last ``return a / b`` of a function that counts both in a loop over a loader."""
+    last = function.body.body[-1]
+    small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else None
+    if not isinstance(small, cst.Return) or not isinstance(small.value, cst.BinaryOperation):
+        return None
+    value = small.value
+    if not isinstance(value.operator, cst.Divide):
+        return None
+    counted = {
+        code(a.target)
+        for a in find(function.body, cst.AugAssign)
+        if isinstance(a.operator, cst.AddAssign)
+    }
+    first, second = code(value.left), code(value.right)
+    if first not in counted or second not in counted or "all_reduce" in code(function.body):
+        return None
+    return last, first, second
