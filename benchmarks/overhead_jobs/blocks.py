@@ -8,12 +8,15 @@ import sys
 import time
 from pathlib import Path
 
+import torch
+import torch.distributed as dist
 import torch.optim.optimizer as optimizers
 import torch.utils.data.dataloader as loaders
 from model import steps
 
 WARM_S = 12.0  # the agent learns, takes its healthy window and reads it
 BLOCK_S = 1.0
+LIMIT_S = 90.0
 folder, out, pairs, agent = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 rank = int(os.environ["RANK"])
 base = loaders._BaseDataLoaderIter
@@ -47,18 +50,24 @@ count = 0
 while time.monotonic() - start < WARM_S:
     next(loop)
     count += 1
-# All ranks run blocks of equally many steps, so that they change at the same one.
-per_block = max(5, int(count / WARM_S * BLOCK_S))
-if int(os.environ["WORLD_SIZE"]) > 1:
-    import torch
-    import torch.distributed as dist
 
-    told = torch.tensor([per_block])
+
+def agree(number):
+    """Rank 0's number on all ranks."""
+    if int(os.environ["WORLD_SIZE"]) == 1:
+        return number
+    told = torch.tensor([number])
     dist.broadcast(told, 0)
-    per_block = int(told)
+    return int(told)
+
+
+# All ranks run blocks of equally many steps, so that they change at the same one.
+per_block = agree(max(5, int(count / WARM_S * BLOCK_S)))
 choose = random.Random(3)
 found, used, watched = [], 0, 0.0
 for _ in range(pairs):
+    if agree(int(time.monotonic() - start > LIMIT_S)):
+        break
     times = {}
     for is_on in choose.sample((True, False), 2):
         arrange(is_on)
