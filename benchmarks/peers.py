@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,6 +38,8 @@ class Answer:
     """Ranks it names as guilty; empty where it names none."""
     says: str = ""
     seconds: float = 0.0
+    noted: tuple[int, ...] = ()
+    """Ranks that a finding names where there is no cause."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ STUCK = (
     Job(
         "nccl_16ranks_lock_gil_1st",
         data("flight_recorder/nccl_16ranks_lock_gil_1st"),
-        "ranks 9 and 14 hold their GIL; first victims wait for them",
+        "ranks 9 and 14 hold their GIL",
         (9, 14),
         "",
     ),
@@ -108,7 +111,7 @@ STUCK = (
     ),
     Job(
         "gloo_4ranks_stuck_checkpoint_rank3",
-        data("stuck/gloo_4ranks_stuck_checkpoint_rank3", "_dump_fr_trace_rank*.pickle"),
+        data("stuck/gloo_4ranks_stuck_checkpoint_rank3", "fr_trace_*"),
         "rank 3 writes a checkpoint for ever",
         (3,),
         "blocked_io",
@@ -197,8 +200,9 @@ def ask_eroica(folder: Path) -> Answer:
     shutil.rmtree(home)
     if not incident["causes"]:
         arrivals = [f for f in incident["findings"] if f["kind"] == "collective_arrival"]
-        note = f"; {arrivals[0]['text']}" if arrivals else ""
-        return Answer((), f"{incident['symptom']}{note}", seconds)
+        note = f"; finding: {arrivals[0]['text']}" if arrivals else ""
+        noted = tuple(arrivals[0]["ranks"]) if arrivals else ()
+        return Answer((), f"{incident['symptom']}{note}", seconds, noted)
     causes = incident["causes"]
     ranks = {r for c in causes if c["ranks"] != "all" for r in c["ranks"]}
     first = causes[0]
@@ -211,7 +215,7 @@ def ask_torchfrtrace(folder: Path) -> Answer:
     """Files named <prefix><rank>, as its help asks: the ending goes where there is one."""
     given = folder.parent / "torchfrtrace"
     given.mkdir()
-    for path in folder.glob("_dump_*"):
+    for path in folder.iterdir():
         shutil.copy(path, given / path.name.removesuffix(".pickle"))
     tool = Path(sys.executable).with_name("torchfrtrace")
     status, text, seconds = run([str(tool), str(given)], folder)
@@ -224,15 +228,14 @@ def ask_torchfrtrace(folder: Path) -> Answer:
 
 
 def read_torchfrtrace(text: str) -> tuple[tuple[int, ...], str]:
-    """What it prints of the first mismatch: culprits, or ranks that did not join."""
-    said = [line.strip() for line in text.splitlines() if line.strip()]
-    named: list[int] = []
-    for line in said:
-        found = re.search(r"(?:missing|culprit) ranks?:? ?\{?([\d, ]+)\}?", line, re.IGNORECASE)
-        if found:
-            named += ranks_in(found[1])
-    telling = [s for s in said if re.search(r"missing|culprit|mismatch|not all ranks", s, re.I)]
-    return tuple(sorted(set(named))), " ".join(telling[:3])[:240] or last_line(text)
+    """All ranks it says are missing, and how often it says so of whom; else its last word."""
+    said = Counter(re.findall(r"^(missing ranks: \{.*\}|culprit.*)$", text, re.MULTILINE))
+    named = {rank for line in said for rank in ranks_in(line)}
+    words = "; ".join(f"{line} ({count}x)" for line, count in said.most_common(4))
+    if not words:
+        errors = [line for line in text.splitlines() if re.search("mismatch|error", line, re.I)]
+        words = errors[0].strip()[:160] if errors else last_line(text)
+    return tuple(sorted(named)), words
 
 
 _HTA = """
@@ -272,14 +275,19 @@ def ask_python(python: str, code: str) -> Callable[[Path], Answer]:
 
 
 def judge(job: Job, answer: Answer) -> str:
-    """``right``, ``wrong``, ``part``: some of the ranks; ``no``: names nobody."""
+    """``right``; ``part``: some of them; ``and innocents``: more than them; ``wrong``; ``no``.
+
+    ``as a finding``: said, but too small to be called a cause.
+    """
     if job.ranks is None or not job.ranks:
         return "wrong" if answer.ranks else "right"
     if not answer.ranks:
-        return "no"
+        return "as a finding" if answer.noted == job.ranks else "no"
     named, true = set(answer.ranks), set(job.ranks)
     if named == true:
         return "right"
+    if named > true:
+        return "and innocents"
     return "part" if named & true else "wrong"
 
 

@@ -160,6 +160,48 @@ def test_a_table_on_disk_gives_the_same_ranks_as_in_memory(tmp_path):
     assert [f.positions_A.tolist() for f in on_disk] == [f.positions_A.tolist() for f in in_memory]
 
 
+def test_a_table_that_another_program_packed_is_read_as_well(tmp_path):
+    import pyarrow.parquet as pq
+
+    path, packed = tmp_path / "t.parquet", tmp_path / "packed.parquet"
+    write_pattern_table(path, table())
+    with (
+        pq.ParquetFile(path) as file,
+        pq.ParquetWriter(packed, file.schema_arrow, compression="snappy") as writer,
+    ):
+        for number in range(file.num_row_groups):
+            writer.write_table(file.read_row_group(number))
+    for one, other in zip(open_table(packed).blocks(), open_table(path).blocks(), strict=True):
+        assert one.beta_R.tolist() == other.beta_R.tolist()
+        assert one.sigma_R.tolist() == other.sigma_R.tolist()
+
+
+def test_other_programs_see_the_numbers_of_a_table(tmp_path):
+    import pyarrow.parquet as pq
+
+    before, path = table(), tmp_path / "t.parquet"
+    write_pattern_table(path, before)
+    columns = pq.read_table(path)
+    assert columns["mu"].to_numpy()[:40] == pytest.approx(before.mu_FR[0], abs=3e-4)
+
+
+def test_numbers_of_a_table_are_views_of_the_file(tmp_path):
+    path = tmp_path / "t.parquet"
+    write_pattern_table(path, table())
+    blocks = list(open_table(path).blocks())
+    assert all(not b.beta_R.flags.owndata and b.beta_R.dtype == np.float16 for b in blocks)
+
+
+def test_a_function_too_small_for_any_rule_is_not_looked_at_beyond_its_beta():
+    class Unread:
+        def __array__(self, *_, **__):
+            raise AssertionError("mu and sigma of a small function were read")
+
+    small = Function(id="s", kind="python", name="s")
+    result = scan([Block(small, np.full(20, 0.009, np.float32), Unread(), Unread())])
+    assert result.levels == [{0: pytest.approx(0.009)}]
+
+
 def test_other_files_are_refused_by_name(tmp_path):
     other = tmp_path / "other.parquet"
     other.write_bytes(b"PAR1 and nothing more")

@@ -55,6 +55,48 @@ def test_3400_ranks_with_a_dead_nic_and_unaligned_collection_come_out_as_these_t
     assert (nic.ranks, nic.hosts, nic.action) == ((136,), ("gpu-00017",), "drain")
 
 
+@pytest.mark.parametrize(
+    ("kind", "severity"),
+    [("pcie_degraded", 0.3), ("slow_loader", 0.08), ("throttled_gpu", 1.15), ("imbalance", 1.25)],
+)
+@pytest.mark.parametrize("world_size", [64, 1024])
+def test_a_fault_little_above_the_floor_is_found_although_compute_scatters_more(
+    kind, severity, world_size
+):
+    for seed in range(4):
+        verdict, truth = diagnose(Cluster(world_size), Fault(kind, (13,), severity), seed=seed)
+        assert [(c.category, c.ranks) for c in verdict.causes[:1]] == [
+            (truth.faults[0].answers[0], (13,))
+        ], (seed, truth.slowdown)
+
+
+def test_a_rank_that_works_longer_but_waits_as_long_as_the_others_holds_nobody():
+    table, _ = simulate_table(Cluster(64))
+    loader = next(i for i, f in enumerate(table.functions) if f.name == "__getitem__")
+    table.beta_FR[loader, 20] += 0.15
+    assert localize_table(table).symptom == "healthy"
+    for row, function in enumerate(table.functions):
+        if function.kind == "collective":
+            table.beta_FR[row, 20] *= 0.1
+    verdict = localize_table(table)
+    assert (verdict.causes[0].category, verdict.causes[0].ranks) == (
+        "straggler_data_loading",
+        (20,),
+    )
+
+
+def test_more_to_copy_at_the_same_rate_is_not_the_link():
+    table, _ = simulate_table(Cluster(64), [Fault("pcie_degraded", (20,), 0.25)])
+    copies = next(i for i, f in enumerate(table.functions) if f.kind == "memory")
+    table.mu_FR[copies, 20] = table.mu_FR[copies, 21]
+    cause = localize_table(table).causes[0]
+    assert (cause.category, cause.action, cause.ranks) == (
+        "straggler_compute",
+        "investigate",
+        (20,),
+    )
+
+
 def test_a_throttled_stage_of_a_pipeline_is_found_among_its_peers():
     verdict, _ = diagnose(Cluster(64, stages=4), Fault("throttled_gpu", (20,), 1.3))
     assert (verdict.causes[0].category, verdict.causes[0].ranks) == ("gpu_throttled", (20,))
