@@ -44,14 +44,6 @@ def agent_cpu_ns():
     return total
 
 
-loop = steps(folder, 256)
-start = time.monotonic()
-count = 0
-while time.monotonic() - start < WARM_S:
-    next(loop)
-    count += 1
-
-
 def agree(number):
     """Rank 0's number on all ranks."""
     if int(os.environ["WORLD_SIZE"]) == 1:
@@ -61,6 +53,14 @@ def agree(number):
     return int(told)
 
 
+loop = steps(folder, 256)
+next(loop)
+start = time.monotonic()
+count = 0
+while agree(int(time.monotonic() - start < WARM_S)):
+    for _ in range(20):
+        next(loop)
+    count += 20
 # All ranks run blocks of equally many steps, so that they change at the same one.
 per_block = agree(max(5, int(count / WARM_S * BLOCK_S)))
 choose = random.Random(3)

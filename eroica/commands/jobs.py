@@ -42,6 +42,12 @@ def run(
     keep_traces: Annotated[
         Path | None, typer.Option(help="With --once: keep the raw profiler files in this folder.")
     ] = None,
+    nsys: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --once: record with Nsight Systems into this folder, not the profiler."
+        ),
+    ] = None,
     on_incident: Annotated[
         str | None,
         typer.Option(
@@ -83,13 +89,19 @@ def run(
             "a watch to the job's end deletes each window once it is read",
             "eroica run --once --keep-traces DIR -- CMD",
         )
+    if nsys is not None and not once:
+        raise InputError(
+            "--nsys needs --once",
+            "a watch to the job's end takes profiler windows",
+            "eroica run --once --nsys DIR -- CMD",
+        )
     if once and metrics_port is not None:
         output.note("no metrics with --once: there is one verdict, and then no job")
         metrics_port = None
     _prepare_hosts(share_dir)
     with _telling(on_incident, webhook, metrics_port) as telling:
         if once:
-            return _run_once(command, after, keep_traces, telling, as_json=as_json)
+            return _run_once(command, after, keep_traces, telling, nsys, as_json=as_json)
         return _run_on(command, telling, as_json=as_json)
 
 
@@ -125,6 +137,7 @@ def _run_once(
     after: float,
     keep_traces: Path | None,
     telling: "Telling",
+    nsys: Path | None = None,
     *,
     as_json: bool,
 ) -> int:
@@ -139,6 +152,7 @@ def _run_once(
             source_root=str(gathering.source_root_of(command)),
             keep_traces=keep_traces,
             progress=show,
+            nsys=nsys,
         )
         if result.elsewhere is None:
             try:

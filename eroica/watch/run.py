@@ -28,6 +28,7 @@ from eroica.watch.evidence import build, build_rank, read_exit, read_settings
 from eroica.watch.hardware import HARDWARE_NS, HardwareWatch
 from eroica.watch.live import WatchedJob
 from eroica.watch.metrics import Metrics
+from eroica.watch.nsight import Nsight
 from eroica.watch.ranks import WatchedRank
 from eroica.watch.result import WatchResult
 from eroica.watch.stuck import StuckWatch
@@ -53,13 +54,15 @@ def watch(
     progress: Callable[[str], None] = lambda text: None,
     on_incident: Callable[[WatchResult], None] | None = None,
     metrics: Metrics | None = None,
+    nsys: Path | None = None,
 ) -> WatchResult:
     """Run ``command`` under watch; its output goes to ``output`` (stderr).
 
     ``once``: until stuck, a rank exits, the command ends, or ``after_s`` seconds of training
     after the iteration is learned (60 s from the start if nothing is); then the job is ended
     with all its processes. Else the job runs to its end, ``on_incident`` is called for each
-    incident and ``metrics`` are kept. Raises InputError where the command cannot be started.
+    incident and ``metrics`` are kept. ``nsys``, with ``once``: Nsight Systems records some steps
+    into that folder, not the profiler. Raises InputError where the command cannot be started.
     """
     if not once:
         from eroica.watch.agent import watch_on
@@ -73,7 +76,14 @@ def watch(
             metrics=metrics,
         )
     watcher = Watcher(
-        command, after_s, output, source_root, parameters or load(), progress, keep_traces
+        command,
+        after_s,
+        output,
+        source_root,
+        parameters or load(),
+        progress,
+        keep_traces,
+        Nsight(nsys) if nsys is not None else None,
     )
     try:
         return watcher.run()
@@ -93,6 +103,7 @@ class Watcher:
         parameters: Parameters,
         progress: Callable[[str], None],
         keep_traces: Path | None = None,
+        nsight: Nsight | None = None,
     ) -> None:
         self.parameters = parameters
         self.progress = progress
@@ -100,7 +111,8 @@ class Watcher:
         self.source_root = source_root
         self.folder = make_folder()
         self.started = time.monotonic()
-        self.command = Command(words, self.folder, output=output)
+        started = nsight.wrap(words) if nsight is not None else words
+        self.command = Command(started, self.folder, output=output)
         self.job = WatchedJob(self.command.pid, self.folder, parameters)
         self.hardware = HardwareWatch(self.job)
         self.collection = Collection(
@@ -109,6 +121,7 @@ class Watcher:
         self.stuck = StuckWatch(self.job, parameters, progress)
         self.team = Team(self.job, progress=progress)
         self.collection.join(self.team)
+        self.collection.nsight = nsight
         self._is_handed_on = False
         self.keep_traces = keep_traces
         self.learned_at: float | None = None

@@ -13,6 +13,7 @@ from eroica.watch import warm
 from eroica.watch.frames import is_hook_file
 from eroica.watch.hardware import HardwareWatch, counters_in
 from eroica.watch.live import WatchedJob
+from eroica.watch.nsight import Nsight
 from eroica.watch.profiles import JobProfile
 from eroica.watch.ranks import WatchedRank
 from eroica.watch.stalls import StallWatch
@@ -52,6 +53,7 @@ class Collection:
         if hardware is not None:
             self.windows.on_change = hardware.set_window
         self.stalls = StallWatch(job, parameters)
+        self.nsight: Nsight | None = None
         self.team: Team | None = None
         self.window_number: int | None = None
         """Of the window that the patterns are from."""
@@ -111,6 +113,10 @@ class Collection:
                 self._end_window(window, now)
             return
         since = now - self._learned_at
+        if self.nsight is not None:
+            if since > _SETTLE_S:
+                self.nsight.poll(now, self.job.mean_step_ns(), _LENGTH_S)
+            return
         if self._is_crowded is None and since > _SETTLE_S:
             self._is_crowded = has_busy_threads(self.job)
             if self._is_crowded:
@@ -155,6 +161,8 @@ class Collection:
 
     def finish(self, *, is_running: bool) -> None:
         """End everything; a window under way is waited for while the job still trains."""
+        if self.nsight is not None:
+            self.nsight.stop()
         self.windows.finish(4.0 if is_running and not self._is_silent() else 0.0)
         self._end_profile()
 
@@ -201,6 +209,10 @@ class Collection:
         """Return one pattern a rank: of a window, else of the sampling profile."""
         window, found = self.best_window(), list[RankPatterns]()
         warm.stop(self._warming)
+        if self.nsight is not None:
+            self.progress("reading what nsys recorded")
+            found = self.nsight.patterns()
+            self.problems += self.nsight.problems
         if window is not None:
             self.progress(f"reading {len(window.traces)} traces")
             found, problems = summarize_traces(
@@ -218,6 +230,8 @@ class Collection:
         warm.stop(self._warming)
         self._end_profile()
         self.windows.close()
+        if self.nsight is not None:
+            self.nsight.close()
 
 
 def has_busy_threads(job: WatchedJob, *, looks: int = 4, gap_s: float = 0.03) -> bool:
