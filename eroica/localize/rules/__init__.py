@@ -10,10 +10,11 @@ from eroica.localize.rules.communication import communication
 from eroica.localize.rules.compute import recompilation
 from eroica.localize.rules.cores import cores_taken
 from eroica.localize.rules.data import dataloader
+from eroica.localize.rules.devices import device_faults
 from eroica.localize.rules.draft import Draft
 from eroica.localize.rules.growth import growth
 from eroica.localize.rules.host import checkpoints, garbage_collection, polling
-from eroica.localize.rules.machine import device_faults, memory_pressure
+from eroica.localize.rules.memory import memory_pressure
 from eroica.localize.rules.ports import bad_ports
 from eroica.localize.rules.resync import repeated_sync
 from eroica.localize.rules.rotating import rotating
