@@ -219,7 +219,8 @@ class Watcher:
             self.job.refresh()
             if self.command.exit_code() is not None or not self.job.alive:
                 return False
-            time.sleep(TICK_S)
+            self.job.wait(TICK_S)
+            self.job.tick()  # whose end came a moment after the others' complaint of it
         return True
 
     def _gather(self, hint: str) -> dict[int, RankCapture]:

@@ -18,6 +18,7 @@ from eroica.collect.asking import NoAnswer, ask
 from eroica.collect.hook import layout
 from eroica.config import Parameters
 from eroica.units import NS_PER_S
+from eroica.watch import rules
 from eroica.watch.live import WatchedJob
 from eroica.watch.ranks import WatchedRank
 from eroica.watch.wire import WindowPlan
@@ -128,7 +129,7 @@ class WindowTaker:
         """
         ranks = [r for r in self.job.alive if r.ring is not None and r.iteration.border]
         mean_ns = self.job.mean_step_ns()
-        if self._current is not None or not ranks or mean_ns is None:
+        if self._current is not None or not ranks or mean_ns is None or self._is_silent():
             return False
         num_steps = _FIRST_STEPS if mean_ns < _LONG_STEP_NS else 1
         if self.events_per_step is not None:
@@ -192,12 +193,20 @@ class WindowTaker:
         window = self._current
         if window is None:
             return None
-        late = time.monotonic() - window.armed_at > window.limit_s
+        late = time.monotonic() - window.armed_at > window.limit_s or self._is_silent()
         for rank in list(window.paths):
             self._poll_rank(window, rank, late)
         if all(rank in window.exports and window.exports[rank].done() for rank in window.paths):
             return self._finish()
         return None
+
+    def _is_silent(self) -> bool:
+        """Whether no step comes any more: a job that is stuck is looked at without a window."""
+        since_ns, mean_ns = self.job.silent_since_ns(), self.job.mean_step_ns()
+        if since_ns is None or mean_ns is None:
+            return False
+        silent_s = (time.monotonic_ns() - since_ns) / NS_PER_S
+        return silent_s >= rules.silence_limit_s(mean_ns, self.parameters)
 
     def _poll_rank(self, window: Window, rank: int, late: bool) -> None:
         if rank in window.exports:
