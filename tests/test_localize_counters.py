@@ -119,6 +119,14 @@ def test_a_rank_bound_to_a_core_that_another_process_uses_is_found(program):
     assert found[0].hosts == ("host0",) and found[0].victims == (0, 1, 3)
 
 
+def test_ranks_that_queue_unlike_on_a_full_host_are_not_bound_to_a_neighbors_core(program):
+    neighbors = (Neighbor(pid=9, name="backup", cores=0.3),)
+    told = {"host0": {"counters": BUSY}}
+    assert not causes(
+        evidence_of(program, [0.45, 0.6, 0.68], neighbors=neighbors, num_cpus=4, told=told)
+    )
+
+
 def test_a_hypervisor_that_takes_cores_is_named(program):
     told = {"host0": {"counters": {"host.stolen_cores": use(1.0)}}}
     found = causes(evidence_of(program, [0.25, 0.25], told=told))

@@ -18,6 +18,7 @@ from eroica.records import Finding, HostEvidence, RankEvidence
 STOPPED = 0.10  # of a quota's periods: fewer cost nothing that can be seen
 STARVED = 0.10  # of the time, beyond what the ranks of other hosts wait
 TAKEN = 0.25  # of a host's cores by others: below, daemons and monitoring
+LEFT = 0.75  # of a host's cores in use: fuller, and ranks queue for cores without any neighbor
 
 
 def cores_taken(view: JobView) -> list[Draft]:
@@ -57,9 +58,13 @@ def _starved(view: JobView) -> Iterator[Draft]:
 
 
 def _on_few_cores(host: HostEvidence) -> _Thief | None:
-    """Others that use little of the host, but may sit on the very cores a rank is bound to."""
+    """Others that use little of the host, but may sit on the very cores a rank is bound to.
+
+    Only where cores are left: on a full host its own ranks wait for each other, and not alike.
+    """
     taken = sum(one.cores for one in host.neighbors)
-    if taken < STARVED:
+    busy = host.counters.get("host.busy_cores")
+    if taken < STARVED or busy is None or busy.mean > LEFT * host.num_cpus:
         return None
     who = _names(host)
     return _Thief(
