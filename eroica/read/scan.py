@@ -14,7 +14,7 @@ Strings (name, category, pid + tid) are interned by a 64-bit hash of their raw b
 open-addressing table; new ones are listed in ``fresh`` for the caller to decode.
 
 Shapes: E capacity of the columns, H slots of the table, N rows of a list, B bytes.
-This module is over 300 lines because numba's cache does not notice a change in another file.
+One state machine, hence one module of over 300 lines.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.read.compiled import compiled_lean, inlined_lean
+from eroica.read.compiled import compiled, inlined
 
 Bytes = NDArray[np.uint8]
 Int64 = NDArray[np.int64]
@@ -113,7 +113,7 @@ def make_scratch() -> tuple[Int64, Int64]:
     return np.zeros(_NUM_FIELDS, np.int64), np.zeros((NUM_DEFECTS, 2), np.int64)
 
 
-@compiled_lean
+@compiled
 def _equals(b: Bytes, start: int, end: int, word: Bytes) -> bool:
     if end - start != len(word):
         return False
@@ -123,14 +123,14 @@ def _equals(b: Bytes, start: int, end: int, word: Bytes) -> bool:
     return True
 
 
-@compiled_lean
+@compiled
 def _skip_space(b: Bytes, i: int, end: int) -> int:
     while i < end and b[i] <= 32:
         i += 1
     return i
 
 
-@compiled_lean
+@compiled
 def _end_of_string(b: Bytes, i: int, end: int) -> int:
     """Return the index after the closing quote of the string that opens at ``i``.
 
@@ -147,7 +147,7 @@ def _end_of_string(b: Bytes, i: int, end: int) -> int:
     return _OPEN_MORE
 
 
-@compiled_lean
+@compiled
 def end_of_value(b: Bytes, i: int, end: int) -> int:
     """Return the index after the JSON value at ``i``, -1 if the buffer ends first, -2 if broken."""
     c = b[i]
@@ -186,7 +186,7 @@ def end_of_value(b: Bytes, i: int, end: int) -> int:
     return _OPEN_MORE
 
 
-@compiled_lean
+@compiled
 def _shift_decimal(value: int, shift: int) -> tuple[int, bool]:
     """Return ``value * 10**shift``, rounded half up, and whether it fits int64."""
     while shift > 0:
@@ -208,7 +208,7 @@ def _shift_decimal(value: int, shift: int) -> tuple[int, bool]:
     return value, True
 
 
-@compiled_lean
+@compiled
 def parse_decimal(b: Bytes, i: int, end: int, shift: int) -> tuple[int, bool]:
     """Read the number in ``b[i:end]``, maybe quoted, as ``number * 10**shift``, exact in int64.
 
@@ -263,14 +263,14 @@ def parse_decimal(b: Bytes, i: int, end: int, shift: int) -> tuple[int, bool]:
     return (-value if is_negative else value), fits
 
 
-@compiled_lean
+@compiled
 def _parse_count(b: Bytes, i: int, end: int) -> int:
     """Read an id; -1 for null and for anything that is no int64."""
     value, fits = parse_decimal(b, i, end, 0)
     return value if fits and value >= 0 else -1
 
 
-@compiled_lean
+@compiled
 def _is_plain_scalar(b: Bytes, i: int, end: int) -> bool:
     """Whether a bare value is a number, true, false or null, judged by its first letters."""
     c = b[i]
@@ -283,14 +283,14 @@ def _is_plain_scalar(b: Bytes, i: int, end: int) -> bool:
     )
 
 
-@compiled_lean
+@compiled
 def _count_defect(defects: Int64, kind: int, position: int) -> None:
     if defects[kind, 0] == 0:
         defects[kind, 1] = position
     defects[kind, 0] += 1
 
 
-@inlined_lean
+@inlined
 def _next_member(
     b: Bytes, i: int, end: int, offset: int, defects: Int64
 ) -> tuple[int, int, int, int]:
@@ -345,7 +345,7 @@ def _next_member(
     return key, key_end, i, value_end
 
 
-@inlined_lean
+@inlined
 def _read_args(b: Bytes, i: int, end: int, offset: int, field: Int64, defects: Int64) -> int:
     """Walk through ``args`` (``i`` after its brace); return the index after it, or a status."""
     while True:
@@ -367,7 +367,7 @@ def _read_args(b: Bytes, i: int, end: int, offset: int, field: Int64, defects: I
             field[_HAS_COLLECTIVE] = 1
 
 
-@inlined_lean
+@inlined
 def _read_event(b: Bytes, i: int, end: int, offset: int, field: Int64, defects: Int64) -> int:
     """Find the fields of the event that opens at ``i``; return the index after it, or a status."""
     for k in range(_PHASE):  #
@@ -409,7 +409,7 @@ def _read_event(b: Bytes, i: int, end: int, offset: int, field: Int64, defects: 
             field[slot + 1] = i
 
 
-@compiled_lean
+@compiled
 def _hash(b: Bytes, start: int, end: int, seed: int | np.uint64) -> np.uint64:
     """Hash ``b[start:end]``, eight bytes at a time.
 
@@ -435,7 +435,7 @@ def _hash(b: Bytes, start: int, end: int, seed: int | np.uint64) -> np.uint64:
     return h ^ (h >> np.uint64(32))
 
 
-@compiled_lean
+@compiled
 def _intern(
     kind: int,
     h: np.uint64,
@@ -467,7 +467,7 @@ def _intern(
     return new_id
 
 
-@compiled_lean
+@compiled
 def rehash(old: Strings, new: Strings) -> None:
     """Put every string of one table into a larger, empty one."""
     mask = np.uint64(len(new.hash_H) - 1)
@@ -480,7 +480,7 @@ def rehash(old: Strings, new: Strings) -> None:
             new.id_H[slot] = old.id_H[k]
 
 
-@compiled_lean
+@compiled
 def _is_backend_annotation(b: Bytes, start: int, end: int) -> bool:
     """Whether a name looks like ``nccl:all_reduce``: three to six letters, a colon, a letter."""
     if b[start] != 34:
@@ -493,7 +493,7 @@ def _is_backend_annotation(b: Bytes, start: int, end: int) -> bool:
     return bool(b[i + 1] == 95 or 97 <= b[i + 1] <= 122)
 
 
-@compiled_lean
+@compiled
 def _mark_of(b: Bytes, field: Int64) -> int:
     """Return why the caller must look at this event itself, -1 if it need not."""
     phase = field[_PHASE]
@@ -513,7 +513,7 @@ def _mark_of(b: Bytes, field: Int64) -> int:
     return -1
 
 
-@compiled_lean
+@compiled
 def _times(b: Bytes, position: int, field: Int64, defects: Int64) -> tuple[int, int, bool]:
     """Return start and duration in ns, and whether the event can be kept."""
     start, is_whole = parse_decimal(b, field[_TS], field[_TS + 1], 3)
@@ -535,7 +535,7 @@ def _times(b: Bytes, position: int, field: Int64, defects: Int64) -> tuple[int, 
     return start, duration, True
 
 
-@compiled_lean
+@compiled
 def _store(
     b: Bytes,
     start: int,
@@ -563,7 +563,7 @@ def _store(
     return index
 
 
-@inlined_lean
+@inlined
 def _keep(
     b: Bytes,
     i: int,
@@ -592,7 +592,7 @@ def _keep(
         counters[NUM_MARKED] = row + 1
 
 
-@inlined_lean
+@inlined
 def _between_events(
     b: Bytes, i: int, end: int, offset: int, defects: Int64, counters: Int64
 ) -> int:
@@ -614,7 +614,7 @@ def _between_events(
     return i
 
 
-@compiled_lean
+@compiled
 def _reason_to_stop(columns: Columns, strings: Strings, counters: Int64) -> int:
     """Return which column or list has no room for one more event; -1 if all have."""
     if counters[NUM_EVENTS] >= len(columns.start_ns_E):
@@ -628,7 +628,7 @@ def _reason_to_stop(columns: Columns, strings: Strings, counters: Int64) -> int:
     return -1
 
 
-@compiled_lean
+@compiled
 def scan_events(
     b: Bytes,
     i: int,

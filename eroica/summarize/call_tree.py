@@ -2,10 +2,11 @@
 
 Open calls lie as linked stacks, one a track, in one small pool: few calls are open at any time, so
 a trace of ten million events needs no further column for it. The distinct calls are rows of a
-growing table, found again through an open-addressed hash of (what led to it, name, shape).
+growing table, found again through an open-addressed hash of (what led to it, name, shape). Where
+pool or table is full the pass stops, they are made larger, and it goes on.
 """
 
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,25 @@ from eroica.columns import Int32, Int64
 from eroica.read.compiled import compiled
 from eroica.summarize.classify import SHAPE_GC, SHAPE_MODULE, SHAPE_PYTHON, Bool, Int8
 
-Number = TypeVar("Number", np.int8, np.int32, np.int64)
+_FIRST_OPEN = 128
+_FIRST_NODES = 256
+# What the pass stopped at.
+_DONE, _POOL_FULL, _TABLE_FULL = range(3)
+# ``counters``.
+_POSITION, _FREE, _NUM_OPENED, _NUM_NODES = range(4)
+
+
+class Calls(NamedTuple):
+    """What is known of the events; N rows a name, else one an event."""
+
+    start: Int64
+    duration: Int64
+    name_id: Int32
+    track: Int32
+    shape: Int8
+    key_N: Int32
+    """Equal functions have equal numbers."""
+    is_machinery_N: Bool
 
 
 class Open(NamedTuple):
@@ -22,7 +41,7 @@ class Open(NamedTuple):
 
     event: Int64
     below: Int32
-    """The call around it on its track; links the free entries too."""
+    """The call around it on its track; links the entries given back too."""
     node: Int32
     """Innermost Python node, itself or around it."""
     module: Int32
@@ -42,41 +61,50 @@ class Nodes(NamedTuple):
     """Of the caller, by majority vote over time."""
 
 
-@compiled
-def _grown(old: NDArray[Number], size: int) -> NDArray[Number]:
-    new = np.full(size, -1, old.dtype)
-    for i in range(len(old)):  # a slice would compile numba's shape errors: seconds
-        new[i] = old[i]
-    return new
-
-
-@compiled
-def _grown_pool(pool: Open) -> Open:
-    """Double the pool; the new entries are linked as free ones."""
-    room = len(pool.event)
-    below = _grown(pool.below, 2 * room)
-    for entry in range(room, 2 * room - 1):
-        below[entry] = entry + 1
-    return Open(
-        _grown(pool.event, 2 * room),
-        below,
-        _grown(pool.node, 2 * room),
-        _grown(pool.module, 2 * room),
+def walk(host: Int32, calls: Calls, num_tracks: int) -> tuple[Int32, Nodes]:
+    """Return the node of each event and the nodes; ``host`` are events in order of start."""
+    node_E = np.full(len(calls.start), -1, np.int32)
+    top = np.full(num_tracks, -1, np.int64)
+    pool = Open(
+        np.empty(_FIRST_OPEN, np.int64),
+        *(np.empty(_FIRST_OPEN, np.int32) for _ in range(3)),
     )
+    nodes = _empty_nodes()
+    table = _hashed(nodes.key, 0)
+    counters = np.zeros(4, np.int64)
+    counters[_FREE] = -1
+    while status := _walk(host, calls, pool, nodes, table, top, counters, node_E):
+        if status == _POOL_FULL:
+            pool = Open._make(_twice(column) for column in pool)
+        else:
+            nodes = Nodes._make(_twice(column) for column in nodes)
+            table = _hashed(nodes.key, int(counters[_NUM_NODES]))
+    return node_E, Nodes._make(column[: counters[_NUM_NODES]].copy() for column in nodes)
+
+
+def _empty_nodes() -> Nodes:
+    ids = (np.empty(_FIRST_NODES, np.int32) for _ in range(4))
+    key, weight = (np.empty(_FIRST_NODES, np.int64) for _ in range(2))
+    shape = np.empty(_FIRST_NODES, np.int8)
+    return Nodes(key, next(ids), next(ids), shape, next(ids), next(ids), weight)
+
+
+def _twice(column: NDArray[Any]) -> NDArray[Any]:
+    larger = np.empty(2 * len(column), column.dtype)
+    larger[: len(column)] = column
+    return larger
+
+
+def _hashed(keys: Int64, count: int) -> Int32:
+    table = np.full(4 * len(keys), -1, np.int32)
+    _fill_table(table, keys, count)
+    return table
 
 
 @compiled
-def _grown_nodes(nodes: Nodes) -> Nodes:
-    size = 2 * len(nodes.key)
-    return Nodes(
-        _grown(nodes.key, size),
-        _grown(nodes.caller, size),
-        _grown(nodes.place, size),
-        _grown(nodes.shape, size),
-        _grown(nodes.name, size),
-        _grown(nodes.module, size),
-        _grown(nodes.weight, size),
-    )
+def _fill_table(table: Int32, keys: Int64, count: int) -> None:
+    for row in range(count):
+        table[_slot(table, keys, keys[row])] = row
 
 
 @compiled
@@ -88,14 +116,6 @@ def _slot(table: Int32, keys: Int64, key: int) -> int:
     while table[at] >= 0 and keys[table[at]] != key:
         at = (at + 1) & mask
     return int(at)
-
-
-@compiled
-def _rehashed(keys: Int64, count: int) -> Int32:
-    table = np.full(4 * len(keys), -1, np.int32)
-    for row in range(count):
-        table[_slot(table, keys, keys[row])] = row
-    return table
 
 
 @compiled
@@ -134,86 +154,86 @@ def _fill(nodes: Nodes, row: int, key: int, shape: int, inner: int, is_machinery
 
 
 @compiled
-def walk(
+def _close_ended(calls: Calls, event: int, pool: Open, top: Int64, counters: Int64) -> None:
+    """Take off the stack of the event's track what has ended when it begins."""
+    on = calls.track[event]
+    entry = top[on]
+    while entry >= 0:
+        open_event = pool.event[entry]
+        if calls.start[open_event] + calls.duration[open_event] > calls.start[event]:
+            break
+        below = pool.below[entry]
+        pool.below[entry] = counters[_FREE]
+        counters[_FREE] = entry
+        entry = below
+    top[on] = entry
+
+
+@compiled
+def _open(pool: Open, counters: Int64) -> int:
+    """Return an entry of the pool that is free; there is one."""
+    entry = int(counters[_FREE])
+    if entry >= 0:
+        counters[_FREE] = pool.below[entry]
+    else:
+        entry = int(counters[_NUM_OPENED])
+        counters[_NUM_OPENED] = entry + 1
+    return entry
+
+
+@compiled
+def _find(calls: Calls, event: int, inner: int, nodes: Nodes, table: Int32, counters: Int64) -> int:
+    """Return the row of the call that an event is, a new one if it is the first of its kind."""
+    what = calls.shape[event]
+    name = calls.name_id[event]
+    led_by = _led_by(nodes, what, inner)
+    key = (np.int64(led_by + 1) << 32) | (np.int64(calls.key_N[name]) << 2) | what
+    at = _slot(table, nodes.key, key)
+    row = int(table[at])
+    if row < 0:
+        row = int(counters[_NUM_NODES])
+        counters[_NUM_NODES] = row + 1
+        table[at] = row
+        _fill(nodes, row, key, what, inner, calls.is_machinery_N[name])
+    if what != SHAPE_PYTHON:
+        _vote(nodes, row, inner, calls.duration[event])
+    return row
+
+
+@compiled
+def _walk(
     host: Int32,
-    start: Int64,
-    duration: Int64,
-    name_id: Int32,
-    track: Int32,
-    shape: Int8,
-    key_N: Int32,
-    is_machinery_N: Bool,
-    num_tracks: int,
-) -> tuple[Int32, Nodes]:
-    """Return the node of each event and the nodes; ``host`` are events in order of start."""
-    node_E = np.full(len(start), -1, np.int32)
-    none = np.full(256, -1, np.int32)
-    pool = Open(np.full(128, -1, np.int64), none[:128].copy(), none[:128].copy(), none[:128].copy())
-    pool, free = _grown_pool(pool), 128  # the first half is never used: one way to link free ones
-    top = np.full(num_tracks, -1, np.int64)
-    nodes = Nodes(
-        np.full(256, -1, np.int64),
-        none.copy(),
-        none.copy(),
-        np.full(256, -1, np.int8),
-        none.copy(),
-        none.copy(),
-        np.zeros(256, np.int64),
-    )
-    table = _rehashed(nodes.key, 0)
-    count = 0
-    for k in range(len(host)):
+    calls: Calls,
+    pool: Open,
+    nodes: Nodes,
+    table: Int32,
+    top: Int64,
+    counters: Int64,
+    node_E: Int32,
+) -> int:
+    """Go on from the event at hand; return what it stopped at."""
+    for k in range(counters[_POSITION], len(host)):
+        counters[_POSITION] = k
         event = host[k]
-        on = track[event]
-        while top[on] >= 0:
-            entry = top[on]
-            if start[pool.event[entry]] + duration[pool.event[entry]] > start[event]:
-                break
-            top[on] = pool.below[entry]
-            pool.below[entry] = free
-            free = entry
-        around = top[on]
+        if counters[_NUM_NODES] == len(nodes.key):
+            return _TABLE_FULL
+        _close_ended(calls, event, pool, top, counters)
+        if counters[_FREE] < 0 and counters[_NUM_OPENED] == len(pool.event):
+            return _POOL_FULL
+        around = top[calls.track[event]]
         inner = pool.node[around] if around >= 0 else -1
         inside = pool.module[around] if around >= 0 else -1
-        if free < 0:
-            free = len(pool.event)
-            pool = _grown_pool(pool)
-        entry = free
-        free = pool.below[entry]
-        pool.below[entry] = around
-        pool.event[entry] = event
-        top[on] = entry
-        what = shape[event]
         row = inner
-        if what == SHAPE_MODULE:  # looked through: its time is its caller's
-            inside = name_id[event]
+        if calls.shape[event] == SHAPE_MODULE:  # looked through: its time is its caller's
+            inside = calls.name_id[event]
         else:
-            led_by = _led_by(nodes, what, inner)
-            key = (np.int64(led_by + 1) << 32) | (np.int64(key_N[name_id[event]]) << 2) | what
-            at = _slot(table, nodes.key, key)
-            row = table[at]
-            if row < 0:
-                if count == len(nodes.key):
-                    nodes = _grown_nodes(nodes)
-                    table = _rehashed(nodes.key, count)
-                    at = _slot(table, nodes.key, key)
-                row = count
-                table[at] = row
-                count += 1
-                _fill(nodes, row, key, what, inner, is_machinery_N[name_id[event]])
-            if what != SHAPE_PYTHON:
-                _vote(nodes, row, inner, duration[event])
-            nodes.name[row] = name_id[event]
+            row = _find(calls, event, inner, nodes, table, counters)
+            nodes.name[row] = calls.name_id[event]
             nodes.module[row] = inside
         node_E[event] = row
-        pool.node[entry] = row if what == SHAPE_PYTHON else inner
+        entry = _open(pool, counters)
+        pool.below[entry], pool.event[entry] = around, event
+        pool.node[entry] = row if calls.shape[event] == SHAPE_PYTHON else inner
         pool.module[entry] = inside
-    return node_E, Nodes(
-        nodes.key[:count],
-        nodes.caller[:count],
-        nodes.place[:count],
-        nodes.shape[:count],
-        nodes.name[:count],
-        nodes.module[:count],
-        nodes.weight[:count],
-    )
+        top[calls.track[event]] = entry
+    return _DONE

@@ -47,6 +47,9 @@ _RUNTIME_CATEGORIES = frozenset(
 _PYTHON_CATEGORIES = frozenset({"python_function"})
 _ANNOTATION_CATEGORIES = frozenset({"user_annotation"})
 
+# MTIA writes all that a device does in one category: copies, and a stream waiting for another.
+_DEVICE_COPY = re.compile(r"^dma_request\b")
+_DEVICE_WAIT = re.compile(r"^event_(?:wait|record)\b")
 _COLLECTIVE_KERNEL = re.compile(
     r"nccl|\brccl|msccl|cross_device_reduce|(?:one|two)_shot_all_reduce|multimem_(?:all|one)"
     r"|nvshmem|deep_ep::|symm_mem.*(?:all_reduce|all_gather|barrier)",
@@ -91,11 +94,8 @@ class NameSets:
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._is_used_CN = _used_names(
-            timeline.category_id_E,
-            timeline.name_id_E,
-            np.zeros((len(timeline.categories), len(timeline.names)), np.bool_),
-        )
+        self._is_used_CN = np.zeros((len(timeline.categories), len(timeline.names)), np.bool_)
+        _mark_used(timeline.category_id_E, timeline.name_id_E, self._is_used_CN)
 
     def mask(self, categories: Iterable[str]) -> Bool:
         """Return which events are of one of the categories."""
@@ -113,25 +113,24 @@ class NameSets:
         if not hits:
             return np.zeros(timeline.num_events, bool)
         hit_CN[np.ix_(np.flatnonzero(flags), hits)] = True
-        return _look_up(hit_CN, timeline.category_id_E, timeline.name_id_E)
+        found_E = np.empty(timeline.num_events, np.bool_)
+        _look_up(hit_CN, timeline.category_id_E, timeline.name_id_E, found_E)
+        return found_E
 
     def _flags(self, categories: Iterable[str]) -> Bool:
         return np.array([name.lower() in categories for name in self._timeline.categories], bool)
 
 
 @compiled
-def _used_names(category_id_E: Int16, name_id_E: Int32, is_used_CN: Bool) -> Bool:
+def _mark_used(category_id_E: Int16, name_id_E: Int32, is_used_CN: Bool) -> None:
     for event in range(len(name_id_E)):
         is_used_CN[category_id_E[event], name_id_E[event]] = True
-    return is_used_CN
 
 
 @compiled
-def _look_up(hit_CN: Bool, category_id_E: Int16, name_id_E: Int32) -> Bool:
-    found = np.zeros(len(name_id_E), np.bool_)
+def _look_up(hit_CN: Bool, category_id_E: Int16, name_id_E: Int32, found_E: Bool) -> None:
     for event in range(len(name_id_E)):
-        found[event] = hit_CN[category_id_E[event], name_id_E[event]]
-    return found
+        found_E[event] = hit_CN[category_id_E[event], name_id_E[event]]
 
 
 def classify(timeline: Timeline) -> Lanes:
@@ -143,7 +142,7 @@ def classify(timeline: Timeline) -> Lanes:
     shape_E = np.full(num_events, SHAPE_OP, np.int8)
 
     kernels = sets.mask(_KERNEL_CATEGORIES)
-    memory = sets.mask(_MEMORY_CATEGORIES)
+    memory = sets.mask(_MEMORY_CATEGORIES) | sets.matching({"mtia_ccp_events"}, _DEVICE_COPY)
     ops = sets.mask(_OP_CATEGORIES)
     runtime = sets.mask(_RUNTIME_CATEGORIES)
     python = sets.mask(_PYTHON_CATEGORIES)
@@ -156,6 +155,7 @@ def classify(timeline: Timeline) -> Lanes:
 
     lane_E[kernels], level_E[kernels] = LANE_DEVICE, LEVEL_COMPUTE
     lane_E[memory], level_E[memory] = LANE_MEMORY, LEVEL_MEMORY
+    lane_E[sets.matching({"mtia_ccp_events"}, _DEVICE_WAIT)] = LANE_NONE
     told_by_reader = np.zeros(num_events, bool)
     told_by_reader[timeline.collectives.event_C] = True
     told_by_reader &= kernels | annotations

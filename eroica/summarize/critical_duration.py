@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 
 from eroica.read.compiled import compiled
 
+Float64 = NDArray[np.float64]
+
 
 @compiled
-def _largest_piece(use: NDArray[np.float64], most_zeros: int) -> tuple[int, int, float]:
-    best_first, best_last, best = 0, 0, -1.0
+def _largest_piece(use: Float64, begin: int, end: int, most_zeros: int) -> tuple[int, int, float]:
+    best_first, best_last, best = begin, begin, -1.0
     first, last, held = -1, -1, 0.0
-    for i in range(len(use)):
+    for i in range(begin, end):
         if use[i] <= 0:
             continue
         if first >= 0 and i - last - 1 > most_zeros:
@@ -44,60 +46,75 @@ def _largest_piece(use: NDArray[np.float64], most_zeros: int) -> tuple[int, int,
 
 
 @compiled
-def critical_duration(use: NDArray[np.float64], share: float) -> tuple[int, int]:
+def _critical(use: Float64, begin: int, end: int, share: float) -> tuple[int, int]:
+    """Return the critical duration among ``use[begin:end]``."""
+    total = 0.0
+    for i in range(begin, end):
+        total += use[i]
+    if total <= 0:
+        return begin, end
+    need = share * total * (1 - 1e-12)  # sums in another order may differ in the last digit
+    low, high = 0, end - begin
+    while low < high:
+        middle = (low + high) // 2
+        if _largest_piece(use, begin, end, middle)[2] >= need:
+            high = middle
+        else:
+            low = middle + 1
+    first, last, _ = _largest_piece(use, begin, end, low)
+    return first, last
+
+
+def critical_duration(use: Float64, share: float) -> tuple[int, int]:
     """Return [first, last) of the critical duration among an execution's samples.
 
     Samples are use of the resource, not negative; without any use the whole range comes back.
     """
-    total = use.sum()
-    n = len(use)
-    if n == 0 or total <= 0:
-        return 0, n
-    need = share * total * (1 - 1e-12)  # sums in another order may differ in the last digit
-    low, high = 0, n
-    while low < high:
-        middle = (low + high) // 2
-        if _largest_piece(use, middle)[2] >= need:
-            high = middle
-        else:
-            low = middle + 1
-    first, last, _ = _largest_piece(use, low)
+    first, last = _critical(use, 0, len(use), share)
     return first, last
 
 
-@compiled
 def pool_critical_samples(
     time_ns_N: NDArray[np.int64],
-    use_N: NDArray[np.float64],
+    use_N: Float64,
     start_ns: NDArray[np.int64],
     end_ns: NDArray[np.int64],
     function: NDArray[np.int32],
     num_functions: int,
     share: float,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+) -> tuple[Float64, Float64, NDArray[np.int64]]:
     """Return mean, standard deviation and number of the pooled critical samples of each function.
 
     ``time_ns_N`` is sorted; executions without a sample in them add nothing.
     """
-    total = np.zeros(num_functions)
-    square = np.zeros(num_functions)
+    begin = np.searchsorted(time_ns_N, start_ns)
+    end = np.searchsorted(time_ns_N, end_ns)
+    total, square = np.zeros(num_functions), np.zeros(num_functions)
     count = np.zeros(num_functions, np.int64)
-    for i in range(len(start_ns)):
-        a = np.searchsorted(time_ns_N, start_ns[i])
-        b = np.searchsorted(time_ns_N, end_ns[i])
-        if b <= a:
-            continue
-        first, last = critical_duration(use_N[a:b], share)
-        which = function[i]
-        for j in range(a + first, a + last):
-            total[which] += use_N[j]
-            square[which] += use_N[j] * use_N[j]
-        count[which] += last - first
-    mean = np.zeros(num_functions)
-    deviation = np.zeros(num_functions)
-    for which in range(num_functions):
-        if count[which] > 0:
-            mean[which] = total[which] / count[which]
-            spread = square[which] / count[which] - mean[which] * mean[which]
-            deviation[which] = np.sqrt(max(spread, 0.0))
+    _pool(use_N, begin, end, function, share, total, square, count)
+    number = np.maximum(count, 1)
+    mean = total / number
+    deviation = np.sqrt(np.maximum(square / number - mean * mean, 0.0))
     return mean, deviation, count
+
+
+@compiled
+def _pool(
+    use: Float64,
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
+    function: NDArray[np.int32],
+    share: float,
+    total: Float64,
+    square: Float64,
+    count: NDArray[np.int64],
+) -> None:
+    for i in range(len(begin)):
+        if end[i] <= begin[i]:
+            continue
+        first, last = _critical(use, begin[i], end[i], share)
+        which = function[i]
+        for j in range(first, last):
+            total[which] += use[j]
+            square[which] += use[j] * use[j]
+        count[which] += last - first

@@ -22,6 +22,7 @@ Worked example, times in ms, window 0-10::
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,19 +55,23 @@ class CriticalPath:
     """Function that held the path longest since the collective before; -1 where none did."""
 
 
-@compiled
 def select_events(
     lane_E: Int8, start_ns_E: Int64, duration_ns_E: Int64, first: int, last: int
 ) -> Int32:
     """Return the events on any lane that reach into [first, last)."""
     found = np.empty(len(lane_E), np.int32)
+    return found[: _select(lane_E, start_ns_E, duration_ns_E, first, last, found)]
+
+
+@compiled
+def _select(lane: Int8, start: Int64, duration: Int64, first: int, last: int, found: Int32) -> int:
     number = 0
-    for event in range(len(lane_E)):
-        start = start_ns_E[event]
-        if lane_E[event] >= 0 and start < last and start + duration_ns_E[event] > first:
+    for event in range(len(lane)):
+        begin = start[event]
+        if lane[event] >= 0 and begin < last and begin + duration[event] > first:
             found[number] = event
             number += 1
-    return found[:number]
+    return number
 
 
 @compiled
@@ -85,19 +90,23 @@ def extent(lane_E: Int8, start_ns_E: Int64, duration_ns_E: Int64) -> tuple[int, 
     return first, last
 
 
-@compiled
 def tally(
     order: Int32, function_E: Int32, duration_ns_E: Int64, num_functions: int
 ) -> tuple[Int64, Int64]:
     """Return summed duration and number of executions a function, on the critical path or not."""
     total = np.zeros(num_functions, np.int64)
     count = np.zeros(num_functions, np.int64)
+    _tally(order, function_E, duration_ns_E, total, count)
+    return total, count
+
+
+@compiled
+def _tally(order: Int32, function_E: Int32, duration: Int64, total: Int64, count: Int64) -> None:
     for k in range(len(order)):
         function = function_E[order[k]]
         if function >= 0:
-            total[function] += duration_ns_E[order[k]]
+            total[function] += duration[order[k]]
             count[function] += 1
-    return total, count
 
 
 def order_events(
@@ -160,33 +169,60 @@ def find_critical_path(
     ``order`` is from ``order_events``; ``data_start_ns``/``data_end_ns`` are disjoint and sorted.
     """
     num_collectives = int(np.count_nonzero(lane_E[order] == LANE_COLLECTIVE))
+    sweep = _Sweep(
+        critical=np.zeros(num_functions, np.int64),
+        level_ns=np.zeros((NUM_LEVELS + 1, 2), np.int64),
+        collective=np.zeros(num_collectives, np.int64),
+        culprit=np.full(num_collectives, -1, np.int32),
+        since=np.zeros(num_functions, np.int64),
+        touched=np.zeros(num_functions + 1, np.int32),
+        top=np.full(NUM_LANES, -1, np.int64),
+        below=np.full(len(start_ns_E), -1, np.int32),
+    )
+    events = _Events(start_ns_E, duration_ns_E, lane_E, level_E, function_E)
+    seen = _run(order, events, window[0], window[1], data_start_ns, data_end_ns, sweep)
     return CriticalPath(
-        *_sweep(
-            order,
-            start_ns_E,
-            duration_ns_E,
-            lane_E,
-            level_E,
-            function_E,
-            num_functions,
-            window[0],
-            window[1],
-            data_start_ns,
-            data_end_ns,
-            num_collectives,
-        )
+        sweep.critical, sweep.level_ns, sweep.collective[:seen], sweep.culprit[:seen]
     )
 
 
+class _Events(NamedTuple):
+    """One row an event."""
+
+    start: Int64
+    duration: Int64
+    lane: Int8
+    level: Int8
+    function: Int32
+
+
+class _Sweep(NamedTuple):
+    """What the sweep fills and works in."""
+
+    critical: Int64
+    level_ns: Int64
+    collective: Int64
+    culprit: Int32
+    since: Int64
+    """Time a function had since the collective before."""
+    touched: Int32
+    """How many functions had any, in row 0, then which."""
+    top: Int64
+    """Innermost call of each lane, a linked stack."""
+    below: Int32
+
+
 @compiled
-def _elect(top: Int64, below: Int32, start: Int64, duration: Int64, level: Int8, time: int) -> int:
+def _elect(events: _Events, top: Int64, below: Int32, time: int) -> int:
     """Return the event that holds the instant after ``time``, -1 for none; drop what has ended."""
     winner = -1
     for lane in range(NUM_LANES):
-        while top[lane] >= 0 and start[top[lane]] + duration[top[lane]] <= time:
-            top[lane] = below[top[lane]]
-        if top[lane] >= 0 and (winner < 0 or level[top[lane]] < level[winner]):
-            winner = top[lane]
+        call = top[lane]
+        while call >= 0 and events.start[call] + events.duration[call] <= time:
+            call = below[call]
+        top[lane] = call
+        if call >= 0 and (winner < 0 or events.level[call] < events.level[winner]):
+            winner = call
     return winner
 
 
@@ -201,78 +237,87 @@ def _overlap(start: Int64, end: Int64, first: int, left: int, right: int) -> int
 
 
 @compiled
-def _take_longest(since: Int64, touched: Int32) -> int:
+def _take_longest(sweep: _Sweep) -> int:
     """Return the function with most time, -1 where there is none, and set all back to 0."""
     longest, found = 0, -1
-    for function in touched:
-        if since[function] > longest:
-            longest, found = since[function], function
-        since[function] = 0
+    for k in range(1, sweep.touched[0] + 1):
+        function = sweep.touched[k]
+        if sweep.since[function] > longest:
+            longest, found = sweep.since[function], function
+        sweep.since[function] = 0
+    sweep.touched[0] = 0
     return found
 
 
 @compiled
-def _sweep(
+def _give(events: _Events, winner: int, span: int, sweep: _Sweep) -> None:
+    """Count a span of time for the function that held it."""
+    function = events.function[winner]
+    sweep.critical[function] += span
+    if events.level[winner] != LEVEL_COLLECTIVE:
+        if sweep.since[function] == 0:
+            sweep.touched[0] += 1
+            sweep.touched[sweep.touched[0]] = function
+        sweep.since[function] += span
+
+
+@compiled
+def _advance(
+    events: _Events, time: int, until: int, data_start: Int64, data_end: Int64, data: int,
+    sweep: _Sweep,
+) -> int:  # fmt: skip
+    """Give out the time up to ``until``, in which nothing begins; return the loader interval."""
+    top = sweep.top
+    while time < until:
+        winner = _elect(events, top, sweep.below, time)
+        stop = until
+        if winner >= 0:
+            stop = min(stop, events.start[winner] + events.duration[winner])
+            call = top[LANE_TRAINING]  # its level changes when a call returns
+            if call >= 0:
+                stop = min(stop, events.start[call] + events.duration[call])
+        while data < len(data_start) and data_end[data] <= time:
+            data += 1
+        in_data = _overlap(data_start, data_end, data, time, stop)
+        row = events.level[winner] if winner >= 0 else NUM_LEVELS
+        sweep.level_ns[row, 1] += in_data
+        sweep.level_ns[row, 0] += stop - time - in_data
+        if winner >= 0:
+            _give(events, winner, stop - time, sweep)
+        time = stop
+    return data
+
+
+@compiled
+def _run(
     order: Int32,
-    start: Int64,
-    duration: Int64,
-    lane: Int8,
-    level: Int8,
-    function: Int32,
-    num_functions: int,
+    events: _Events,
     window_start: int,
     window_end: int,
     data_start: Int64,
     data_end: Int64,
-    num_collectives: int,
-) -> tuple[Int64, Int64, Int64, Int32]:
-    critical = np.zeros(num_functions, np.int64)
-    level_ns = np.zeros((NUM_LEVELS + 1, 2), np.int64)
-    collective = np.zeros(num_collectives, np.int64)
-    culprit = np.full(num_collectives, -1, np.int32)
-    since = np.zeros(num_functions, np.int64)  # since the collective before
-    touched = np.zeros(num_functions, np.int32)
-    num_touched = 0
-    below = np.full(len(start), -1, np.int32)  # each lane is a linked stack
-    top = np.full(NUM_LANES, -1, np.int64)
+    sweep: _Sweep,
+) -> int:
+    """Sweep all events; return how many collectives have begun."""
     time = window_start
     seen = 0
     data = 0  # next loader interval that is not over
-    for k in range(len(order) + 1):
-        event = order[k] if k < len(order) else -1
-        if event >= 0 and function[event] < 0:
+    for k in range(len(order)):
+        event = order[k]
+        if events.function[event] < 0:
             continue
-        until = min(start[event], window_end) if event >= 0 else window_end
-        while time < until:
-            winner = _elect(top, below, start, duration, level, time)
-            stop = until
-            if winner >= 0:
-                stop = min(stop, start[winner] + duration[winner])
-                if top[LANE_TRAINING] >= 0:  # its level changes when a call returns
-                    stop = min(stop, start[top[LANE_TRAINING]] + duration[top[LANE_TRAINING]])
-            span = stop - time
-            while data < len(data_start) and data_end[data] <= time:
-                data += 1
-            in_data = _overlap(data_start, data_end, data, time, stop)
-            row = level[winner] if winner >= 0 else NUM_LEVELS
-            level_ns[row, 1] += in_data
-            level_ns[row, 0] += span - in_data
-            if winner >= 0:
-                which_function = function[winner]
-                critical[which_function] += span
-                if level[winner] != LEVEL_COLLECTIVE:
-                    if since[which_function] == 0:
-                        touched[num_touched] = which_function
-                        num_touched += 1
-                    since[which_function] += span
-            time = stop
-        if event < 0 or start[event] >= window_end:
+        begin = min(events.start[event], window_end)
+        if begin > time:
+            data = _advance(events, time, begin, data_start, data_end, data, sweep)
+            time = begin
+        if events.start[event] >= window_end:
             continue
-        if lane[event] == LANE_COLLECTIVE:
-            culprit[seen] = _take_longest(since, touched[:num_touched])
-            num_touched = 0
-            collective[seen] = event
+        lane = events.lane[event]
+        if lane == LANE_COLLECTIVE:
+            sweep.culprit[seen] = _take_longest(sweep)
+            sweep.collective[seen] = event
             seen += 1
-        below[event] = top[lane[event]]
-        top[lane[event]] = event
-    return critical, level_ns, collective[:seen], culprit[:seen]
+        sweep.below[event] = sweep.top[lane]
+        sweep.top[lane] = event
+    _advance(events, time, window_end, data_start, data_end, data, sweep)
+    return seen

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from eroica.columns import Int32, Timeline
 from eroica.records import Function, FunctionKind, Place
-from eroica.summarize.call_tree import walk
+from eroica.summarize.call_tree import Calls, walk
 from eroica.summarize.classify import (
     LANE_BACKWARD,
     LANE_TRAINING,
@@ -67,8 +67,7 @@ def build_call_tree(timeline: Timeline, lanes: Lanes, order: Int32) -> tuple[Cal
     host = order[(lanes.lane_E[order] == LANE_TRAINING) | (lanes.lane_E[order] == LANE_BACKWARD)]
     python = host[lanes.shape_E[host] != SHAPE_OP]
     key_N, is_machinery_N, names = _number_names(timeline, python)
-    node_E, nodes = walk(
-        host,
+    calls = Calls(
         timeline.start_ns_E,
         timeline.duration_ns_E,
         timeline.name_id_E,
@@ -76,8 +75,8 @@ def build_call_tree(timeline: Timeline, lanes: Lanes, order: Int32) -> tuple[Cal
         lanes.shape_E,
         key_N,
         is_machinery_N,
-        int(lanes.track_E.max()) + 1 if len(lanes.track_E) else 0,
     )
+    node_E, nodes = walk(host, calls, int(lanes.track_E.max(initial=-1)) + 1)
     tree = CallTree(nodes.caller, nodes.place, nodes.shape, nodes.name, nodes.module, names)
     return tree, node_E
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eroica.columns import Float32, HardwareSamples, Int32, Int64
+from eroica.summarize.critical_duration import pool_critical_samples
 
 KINDS = ("kernel", "memory", "collective", "python", "op")
 _COUNTERS: dict[str, tuple[str, ...]] = {
@@ -113,8 +114,6 @@ def _from_counter(
     num_functions: int,
     share: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    from eroica.summarize.critical_duration import pool_critical_samples  # numba: load late
-
     order = np.argsort(time_ns_N, kind="stable")
     peak = float(use_N.max(initial=0.0))
     scale = peak if peak > 1.0 else 1.0  # bytes/s become a share of the highest seen

@@ -5,9 +5,11 @@ is small, measure the resource. ``window`` is what the profiler recorded, else f
 """
 
 import re
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from eroica.columns import HardwareSamples, Int32, Int64, RankPatterns, Timeline
 from eroica.config import Parameters, load
@@ -37,12 +39,14 @@ from eroica.summarize.critical_path import (
 from eroica.summarize.fold import REST, Folding, fold
 from eroica.summarize.names import function_id, strip_addresses
 from eroica.summarize.python_stacks import FunctionNames, build_call_tree
-from eroica.summarize.resource import measure
+from eroica.summarize.resource import Use, measure
 from eroica.summarize.steps import count_steps, find_loader_waits
 
 _MAX_COUNT = 2**31 - 1
 _WAIT_OR_COPY = re.compile(
-    r"synchronize|memcpy|cudaFree|hipFree|cudaMalloc|hipMalloc", re.IGNORECASE
+    r"synchronize|memcpy|cudaFree|hipFree|cudaMalloc|hipMalloc"
+    r"|\burEventWait|\burQueueFinish|\bwaitOnEvent",  # XPU and MTIA
+    re.IGNORECASE,
 )
 
 
@@ -211,32 +215,12 @@ def _assemble(
     )
     folding = table.folding(path, total_ns_F, window_ns, parameters.rest_beta)
     functions = [table.function(int(number)) for number in folding.kept]
-    size = len(functions) + 1  # the last is rest
-    critical = np.bincount(folding.target_F, weights=path.critical_ns_F, minlength=size)
-    # A folded builtin gives its time to its caller, its calls to nobody.
-    stands_F = folding.stands_F | (folding.target_F == len(functions))
-    targets = folding.target_F[stands_F]
-    count = np.bincount(targets, weights=count_F[stands_F], minlength=size)
-    total = np.bincount(targets, weights=total_ns_F[stands_F], minlength=size)
-
+    critical, count, total = _folded(folding, path, total_ns_F, count_F, len(functions) + 1)
     kind_F = np.array([function.kind for function in functions] + ["rest"])
-    events = _measured_events(order, lanes, table, folding, with_host=hardware is not None)
-    facts = table.facts
-    num_bytes_E = dict(zip(facts.event_C.tolist(), facts.num_bytes_C.tolist(), strict=True))
-    start = timeline.base_ns + timeline.start_ns_E[events]
-    use = measure(
-        hardware,
-        kind_F,
-        start,
-        start + timeline.duration_ns_E[events],
-        folding.target_F[table.function_E[events]],
-        np.array([num_bytes_E.get(event, -1) for event in events.tolist()], np.int64),
-        parameters.critical_share,
-    )
+    use = _use(timeline, lanes, order, table, folding, kind_F, hardware, parameters)
     ids = (*(function.id for function in functions), REST.id)
     culprit_C = np.where(path.culprit_C >= 0, folding.target_F[path.culprit_C], -1).astype(np.int32)
-    has_rest = bool(critical[-1] > 0)
-    keep = slice(0, size if has_rest else size - 1)
+    keep = slice(0, len(ids) if critical[-1] > 0 else len(functions))
     return RankPatterns(
         rank=timeline.rank if timeline.rank is not None else -1,
         functions=(*functions, REST)[keep],
@@ -257,6 +241,45 @@ def _assemble(
         source=timeline.path,
         num_events=timeline.num_events,
         num_bytes=timeline.num_bytes,
+    )
+
+
+def _folded(
+    folding: Folding, path: CriticalPath, total_ns_F: Int64, count_F: Int64, size: int
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return critical time, executions and time of what stands alone; the last row is rest."""
+    critical = np.bincount(folding.target_F, weights=path.critical_ns_F, minlength=size)
+    # A folded builtin gives its time to its caller, its calls to nobody.
+    stands_F = folding.stands_F | (folding.target_F == size - 1)
+    targets = folding.target_F[stands_F]
+    count = np.bincount(targets, weights=count_F[stands_F], minlength=size)
+    total = np.bincount(targets, weights=total_ns_F[stands_F], minlength=size)
+    return critical, count, total
+
+
+def _use(
+    timeline: Timeline,
+    lanes: Lanes,
+    order: Int32,
+    table: FunctionTable,
+    folding: Folding,
+    kind_F: NDArray[np.str_],
+    hardware: HardwareSamples | None,
+    parameters: Parameters,
+) -> Use:
+    """Return mu and sigma of what stands alone."""
+    events = _measured_events(order, lanes, table, folding, with_host=hardware is not None)
+    facts = table.facts
+    num_bytes_E = dict(zip(facts.event_C.tolist(), facts.num_bytes_C.tolist(), strict=True))
+    start = timeline.base_ns + timeline.start_ns_E[events]
+    return measure(
+        hardware,
+        kind_F,
+        start,
+        start + timeline.duration_ns_E[events],
+        folding.target_F[table.function_E[events]],
+        np.array([num_bytes_E.get(event, -1) for event in events.tolist()], np.int64),
+        parameters.critical_share,
     )
 
 

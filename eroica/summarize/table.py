@@ -99,31 +99,7 @@ def write_parquet(path: str | Path, patterns: Sequence[RankPatterns]) -> None:
     import pyarrow.parquet as pq
 
     path = Path(path)
-    number: dict[str, int] = {}
-    functions: list[Function] = []
-    parts: list[tuple[NDArray[Any], ...]] = []
-    for one in patterns:
-        rows = np.empty(len(one.functions), np.int32)
-        for i, function in enumerate(one.functions):
-            row = number.setdefault(function.id, len(functions))
-            if row == len(functions):
-                functions.append(function)
-            rows[i] = row
-        reference = one.reference_F
-        if reference is None:
-            reference = np.zeros(len(rows), np.float32)
-        parts.append(
-            (
-                rows,
-                np.full(len(rows), one.rank, np.int64),
-                one.beta_F,
-                one.mu_F,
-                one.sigma_F,
-                reference,
-                one.count_F,
-                one.total_ns_F,
-            )
-        )
+    functions, parts = _number_functions(patterns)
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else []
     schema = _schema()
     order = np.argsort(columns[0], kind="stable") if columns else np.empty(0, np.int64)
@@ -151,6 +127,27 @@ def write_parquet(path: str | Path, patterns: Sequence[RankPatterns]) -> None:
             if len(table):
                 writer.write_table(table, row_group_size=_ROW_GROUP)
     unfinished.replace(path)
+
+
+def _number_functions(
+    patterns: Sequence[RankPatterns],
+) -> tuple[list[Function], list[tuple[NDArray[Any], ...]]]:
+    """Return all functions once, and each rank's columns with their numbers in front."""
+    number: dict[str, int] = {}
+    functions: list[Function] = []
+    parts: list[tuple[NDArray[Any], ...]] = []
+    for one in patterns:
+        rows = np.empty(len(one.functions), np.int32)
+        for i, function in enumerate(one.functions):
+            row = number.setdefault(function.id, len(functions))
+            if row == len(functions):
+                functions.append(function)
+            rows[i] = row
+        rank = np.full(len(rows), one.rank, np.int64)
+        reference = np.zeros(len(rows), np.float32) if one.reference_F is None else one.reference_F
+        columns = (one.beta_F, one.mu_F, one.sigma_F, reference, one.count_F, one.total_ns_F)
+        parts.append((rows, rank, *columns))
+    return functions, parts
 
 
 def read_parquet(path: str | Path) -> list[RankPatterns]:
@@ -263,15 +260,15 @@ def _rows(schema: "pa.Schema", **columns: "pa.Array") -> "pa.Table":
     import pyarrow as pa
 
     length = max((len(column) for column in columns.values()), default=0)
-    return pa.table(
-        [
-            columns[field.name].cast(field.type)
-            if field.name in columns
-            else pa.nulls(length, field.type)
-            for field in schema
-        ],
-        schema=schema,
-    )
+    filled = []
+    for field in schema:
+        column = columns.get(field.name)
+        if column is None:
+            column = pa.nulls(length, field.type)
+        elif column.type != field.type:  # a cast loads pyarrow.compute, 60 ms
+            column = column.cast(field.type)
+        filled.append(column)
+    return pa.table(filled, schema=schema)
 
 
 def _schema() -> "pa.Schema":
