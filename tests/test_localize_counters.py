@@ -133,6 +133,11 @@ def test_a_hypervisor_that_takes_cores_is_named(program):
     assert "hypervisor takes 1.0 of 4 cores" in found[0].summary
 
 
+def test_a_hypervisor_is_blamed_for_no_more_than_it_takes(program):
+    told = {"host0": {"counters": {"host.stolen_cores": use(0.4)}}}
+    assert not causes(evidence_of(program, [0.6, 0.7, 0.65, 0.6, 0.6, 0.65], told=told))
+
+
 def test_threads_that_wait_for_no_core_are_no_cause(program):
     neighbors = (Neighbor(pid=9, name="backup", cores=3.0),)
     told = {"host0": {"counters": BUSY}}

@@ -44,7 +44,8 @@ def _starved(view: JobView) -> Iterator[Draft]:
     }
     for host in view.evidence.hosts if view.evidence else ():
         members = [rank for rank in wait if view.by_rank[rank].host == host.host]
-        thief = _thief(host, [view.by_rank[rank] for rank in members])
+        queued = sum(wait[rank] for rank in members)
+        thief = _thief(host, [view.by_rank[rank] for rank in members], queued)
         peers = [wait[rank] for rank in wait if rank not in members]
         if thief is None and (thief := _on_few_cores(host)) is not None:
             peers = list(wait.values())  # most ranks of the host have cores enough
@@ -79,7 +80,8 @@ def _names(host: HostEvidence) -> str:
     return ", ".join(f"{one.name} (pid {one.pid}, {one.cores:.1f})" for one in host.neighbors[:3])
 
 
-def _thief(host: HostEvidence, ranks: list[RankEvidence]) -> _Thief | None:
+def _thief(host: HostEvidence, ranks: list[RankEvidence], queued: float) -> _Thief | None:
+    """``queued``: cores' worth of waiting of the ranks, of which a thief explains what it takes."""
     for one in ranks:
         stopped, quota = (one.counters.get(f"cgroup.{n}") for n in ("throttled", "quota_cores"))
         if stopped is not None and stopped.mean >= STOPPED:
@@ -104,7 +106,7 @@ def _thief(host: HostEvidence, ranks: list[RankEvidence]) -> _Thief | None:
     stolen = host.counters.get("host.stolen_cores")
     if stolen is not None and host.num_cpus and stolen.mean >= STARVED * host.num_cpus:
         return _Thief(
-            1.0,
+            min(1.0, stolen.mean / max(queued, 1e-9)),
             f"the hypervisor takes {stolen.mean:.1f} of {host.num_cpus} cores away",
             "Move the job to a machine that is not shared, or ask for dedicated cores.",
             {"stolen_cores": stolen.mean},
