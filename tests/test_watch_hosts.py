@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from eroica.columns import RankPatterns
 from eroica.errors import InputError
 from eroica.records import Function, JobEvidence, RankEvidence
-from eroica.watch import http_carrier, wire
+from eroica.watch import folder_carrier, http_carrier, wire
 from eroica.watch.agreement import Said, decide, is_stuck_everywhere, joined_hint
 from eroica.watch.exchange import Exchange, hold_s
 from eroica.watch.folder_carrier import FolderLink, FolderServer, FolderShelf, open_shelf
@@ -447,8 +447,14 @@ def test_only_the_incident_that_is_asked_for_is_taken():
 # --- a shared folder
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(folder_carrier, "_POLL_S", 0.03)
+    monkeypatch.setattr(folder_carrier, "_AGAIN_S", 0.1)
+
+
 @pytest.mark.parametrize("kind", ["folder", "store"])
-def test_statuses_orders_and_reports_go_through_a_shared_folder(tmp_path, kind):
+def test_statuses_orders_and_reports_go_through_a_shared_folder(tmp_path, quick, kind):
     if kind == "store":
         pytest.importorskip("fsspec")
     share = str(tmp_path) if kind == "folder" else f"file://{tmp_path}"
@@ -473,7 +479,7 @@ def test_statuses_orders_and_reports_go_through_a_shared_folder(tmp_path, kind):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def test_files_of_an_earlier_run_and_of_strangers_are_not_believed(tmp_path):
+def test_files_of_an_earlier_run_and_of_strangers_are_not_believed(tmp_path, quick):
     shelf = open_shelf(str(tmp_path), "ab" * 32)
     good = msgspec.json.encode(wire.Status(first_rank=2, host="old"))
     proof = wire.sign(KEY, "file", "status-000000002", wire.digest(good)).encode()
@@ -487,19 +493,19 @@ def test_files_of_an_earlier_run_and_of_strangers_are_not_believed(tmp_path):
         # A good signature under another name is no good signature.
         shelf.write("status-000000004", proof + good)
         os.symlink("/etc/passwd", shelf.path / "status-000000005")
-        time.sleep(1.2)
+        time.sleep(0.4)
         assert exchange.heard == {}
     finally:
         serving.close()
 
 
-def test_old_orders_are_not_obeyed(tmp_path):
+def test_old_orders_are_not_obeyed(tmp_path, quick):
     shelf = open_shelf(str(tmp_path), "ab" * 32)
     old = msgspec.json.encode([1.0, wire.Orders(sequence=5, phase="end", incident=1)])
     shelf.write("orders", wire.sign(KEY, "file", "orders", wire.digest(old)).encode() + old)
     link = FolderLink(shelf, KEY, wire.Status(first_rank=2, host="h1"))
     try:
-        time.sleep(1.3)
+        time.sleep(0.4)
         assert link.orders is None
     finally:
         link.close()

@@ -265,7 +265,7 @@ class FolderLink(_Beat):
             self._serial += 1
             status = msgspec.structs.replace(self._status, serial=self._serial)
             self.files.put(f"status-{status.first_rank:09d}", msgspec.json.encode(status))
-        found = self.files.get_record("orders", tuple[float, Orders])  # type: ignore[arg-type]
+        found = self.files.get_record("orders", tuple[float, Orders])
         if found is None:
             return
         beat, orders = found

@@ -80,7 +80,8 @@ class Following:
 
     def _report(self, orders: Orders) -> None:
         self.progress(f"the host of rank 0 asks what is here: {orders.hint}")
-        number, patterns = None, []
+        number: int | None = None
+        patterns: list[RankPatterns] = []
         samples: dict[int, Samples] = {}
         if orders.hint == "slow":
             number, patterns = self._latest(lambda window: window >= _FIRST_LOOK)

@@ -70,12 +70,15 @@ class _Handler(PlainHandler):
         nonce, _, proof = self.headers.get("Authorization", "").partition(":")
         claimed = self.headers.get("X-Digest", "")
         if not text.isdigit() or int(text) > limit:
-            return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            return None
         if not nonce or not is_signed(self.server.key, proof, self.path, nonce, text, claimed):
-            return self._refuse(HTTPStatus.FORBIDDEN)
+            self._refuse(HTTPStatus.FORBIDDEN)
+            return None
         body = self.rfile.read(int(text))
         if digest(body) != claimed:
-            return self._refuse(HTTPStatus.BAD_REQUEST)
+            self._refuse(HTTPStatus.BAD_REQUEST)
+            return None
         self.nonce = nonce
         return body
 
@@ -135,7 +138,7 @@ class HttpServer:
             logger.warning("%s", self.problem)
             return
         self._server, self.address = server, server.server_address[:2]  # type: ignore[assignment]
-        logger.info("the job's other hosts are heard at %s port %d", *self.address)
+        logger.info("the job's other hosts are heard at %s", self.address)
         with server:
             if not self._is_closed:
                 server.serve_forever(poll_interval=0.5)

@@ -113,9 +113,9 @@ def _expand(part: str, limit: int) -> list[str]:
 def _key(given: Mapping[str, str], world_size: int) -> str:
     """The run id where the launcher gave one, else where the ranks meet."""
     run = given.get("TORCHELASTIC_RUN_ID", "")
-    names = ("SLURM_JOB_ID", "SLURM_STEP_ID")
+    names = ["SLURM_JOB_ID", "SLURM_STEP_ID"]
     if not run or run == "none":
-        names = ("SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT")
+        names = ["SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT"]
         run = ""
     parts = [run, str(world_size), *(given.get(name, "") for name in names)]
     return hashlib.sha256("|".join(parts).encode()).hexdigest()
