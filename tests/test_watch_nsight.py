@@ -34,22 +34,20 @@ FAKE = """
 """
 
 
+def install_fake(folder, monkeypatch, failing="nothing"):
+    """Put a made-up nsys on PATH; returns the file in which it notes how it was called."""
+    path = folder / "bin" / "nsys"
+    path.parent.mkdir(exist_ok=True)
+    values = {"python": sys.executable, "log": folder / "log", "failing": failing}
+    path.write_text(textwrap.dedent(FAKE).strip().format(**values, export=EXPORT))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
+    return folder / "log"
+
+
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    def install(failing="nothing"):
-        path = tmp_path / "bin" / "nsys"
-        path.parent.mkdir(exist_ok=True)
-        text = (
-            textwrap.dedent(FAKE)
-            .strip()
-            .format(python=sys.executable, log=tmp_path / "log", failing=failing, export=EXPORT)
-        )
-        path.write_text(text)
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-        monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
-        return tmp_path / "log"
-
-    return install
+    return lambda failing="nothing": install_fake(tmp_path, monkeypatch, failing)
 
 
 def record(nsight):
