@@ -88,6 +88,14 @@ def clean(n):
     gc.collect()  # collect
 
 
+def pairs(z):
+    total = z.sum()  # rows
+    for i in range(len(z)):
+        for j in range(i):
+            total = total + (z[i] - z[j]).norm()  # pair
+    return total
+
+
 def accumulate(model, parts):
     for x in parts:
         model(x).backward()  # micro
@@ -474,6 +482,17 @@ def test_a_small_model_where_python_dominates_is_healthy(program):
     verdict = diagnose(program, rank, rank, rank)
     assert verdict.symptom == "healthy"
     assert not verdict.causes
+
+
+@pytest.mark.parametrize(("line", "is_cause"), [("pair", True), ("rows", False)])
+def test_loops_over_every_pair_on_the_way_to_the_loss(program, line, is_cause):
+    rows = [(50, 50, f"main:call pairs:{line}"), *training(60, 80)]
+    rank = sampled(program, *rows)
+    found = diagnose(program, rank, rank).causes
+    assert [c.category for c in found] == ["python_overhead"] * is_cause
+    if is_cause:
+        assert names(found[0])[0] == ("train.py", "pairs", program.lines["pair"])
+        assert found[0].share == pytest.approx(0.25)
 
 
 def test_reads_of_the_same_slow_disk_on_all_ranks_are_not_a_fault_to_patch(program):

@@ -46,8 +46,9 @@ EXPLAINS: dict[str, frozenset[str]] = {
         }
     ),
     "object_collectives": frozenset({"bookkeeping", "python_in_step"}),
-    "dataloader": frozenset({"python_in_step", "rotating"}),
-    "bookkeeping": frozenset({"python_in_step"}),
+    "dataloader": frozenset({"python_in_step", "nested_loops", "rotating"}),
+    "bookkeeping": frozenset({"python_in_step", "nested_loops"}),
+    "nested_loops": frozenset({"python_in_step"}),
     "spinning_thread": frozenset(
         {"straggler", "rotating", "bookkeeping", "python_in_step", "dataloader"}
     ),

@@ -15,6 +15,7 @@ from eroica.localize.rules.draft import Draft
 from eroica.localize.rules.growth import growth
 from eroica.localize.rules.host import checkpoints, garbage_collection, polling
 from eroica.localize.rules.memory import memory_pressure
+from eroica.localize.rules.nested import nested_loops
 from eroica.localize.rules.ports import bad_ports
 from eroica.localize.rules.resync import repeated_sync
 from eroica.localize.rules.rotating import rotating
@@ -41,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     dataloader,
     bookkeeping,
     python_in_step,
+    nested_loops,
     sampler,
     unused_search,
     rotating,
