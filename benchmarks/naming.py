@@ -2,10 +2,12 @@
 
 An explanation names the truth when, for one accepted reading of the case,
 
-- kind: the summary or a claim that resolves holds a word of the reading's category (below),
-- place: one of those sentences names the function of an accepted place, or a citation of it lies
-  in that function (for main and the module's own level: within 3 lines of the place),
-- ranks: the text names each guilty rank; a reading of all ranks, or of no rank, asks for none,
+- kind: the summary, which is read first, holds a word of the reading's category (below),
+- place: the summary, or a claim that resolves and holds such a word, names the function of an
+  accepted place, or a citation of it lies in that function (for main and the module's own level:
+  within 3 lines of the place),
+- ranks: the ranks that the summary names first hold each guilty rank and are not all ranks; a
+  reading of all ranks, or of no rank, asks for none,
 - verdict: after the check it is not "insufficient evidence".
 
 Words and lines alone would take many wrong explanations for right; ``--mixed`` of recorded.py
@@ -109,14 +111,13 @@ def lacking(
     places = reading.get("functions") or []
     said = [(diagnosis.summary, ())]
     said += [(claim.text, claim.citations) for claim in diagnosis.claims if claim.is_resolved]
-    of_kind = [one for one in said if kind.search(one[0])]
-    lost = []
-    if not of_kind:
-        lost.append("kind")
-        of_kind = said
+    lost = [] if kind.search(diagnosis.summary) else ["kind"]
+    of_kind = [one for one in said if kind.search(one[0])] or said
     if places and not any(is_named(place, *one, job) for place in places for one in of_kind):
         lost.append("place")
-    if not (ranks_wanted(reading, case) <= ranks_named("\n".join(text for text, _ in said))):
+    wanted, first = ranks_wanted(reading, case), _RANKS.search(diagnosis.summary)
+    named = ranks_named(first.group()) if first else set()
+    if wanted and not (wanted <= named and len(named) < case["world_size"]):
         lost.append("ranks")
     return lost
 

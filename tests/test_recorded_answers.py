@@ -18,7 +18,7 @@ with pytest.MonkeyPatch.context() as patch:
     import naming
     import recorded
 
-NOT_NAMED = {"n36"}
+NOT_NAMED = {"n09", "n36"}
 """Incidents whose recorded explanation does not name the truth; docs/benchmarks.md says why."""
 REFUSED: set[str] = set()
 """Incidents whose recorded patch does not pass a gate."""
@@ -85,8 +85,25 @@ def test_a_place_and_a_kind_in_different_claims_are_not_enough(job):
         Claim(text="It stands under a condition.", citations=("train.py:8",), is_resolved=True),
         Claim(text="Rank 0 waits.", citations=("train.py:3",), is_resolved=True),
     )
-    apart = said(summary="Rank 0 waits.", claims=claims)
+    apart = said(summary="Rank 0 waits under a condition.", claims=claims)
     assert naming.names_truth(engine(), apart, CASE, job) == "no: place"
+
+
+def test_the_kind_and_the_guilty_rank_stand_where_one_reads_first(job):
+    later = said(summary="Rank 0 waits in save.", claims=RIGHT.claims)
+    assert naming.names_truth(engine(), later, CASE, job) == "no: kind"
+    victims_first = said(
+        summary="Rank 2 waits for rank 0, which alone meets the condition of train.py:2."
+    )
+    assert naming.names_truth(engine(), victims_first, CASE, job) == "no: ranks"
+    everyone = said(summary="Ranks 0-3 stand apart: rank 0 alone meets the condition in save.")
+    assert naming.names_truth(engine(), everyone, CASE, job) == "no: ranks"
+
+
+def test_few_explanations_are_taken_for_right_of_another_incident(tmp_path):
+    taken, pairs = recorded.mixed(recorded.all_saved(tmp_path), ANSWERS)
+    assert pairs == 1225
+    assert taken <= 66, "docs/benchmarks.md says how many"
 
 
 def test_a_citation_that_does_not_resolve_names_no_place(job):
