@@ -1,9 +1,9 @@
 """This machine's cores as an engine.
 
 Small work runs on threads of this process: the scanner, the decompressors and the sweeps release
-the GIL, and a short command then pays for no second interpreter (0.7 s each). Large work runs on
+the GIL, and a short command then pays for no second interpreter. Large work runs on
 spawned processes, as many as cores and memory allow. ``spawn``, because forking a process that
-has threads (numba, Arrow, a progress bar) can deadlock the child.
+has threads (BLAS, Arrow, a progress bar) can deadlock the child.
 """
 
 import ctypes
