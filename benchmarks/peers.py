@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SHARED = Path(os.environ.get("EROICA_SHARED", ROOT.parent / "shared")) / "data"
 LIMIT_S = 300
+ERROR = "ends with an error"
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ def ask_torchfrtrace(folder: Path) -> Answer:
     if status != 0:
         again, more, _ = run([str(tool), str(given), "--allow-incomplete-ranks"], folder)
         if again != 0:
-            return Answer((), f"ends with an error: {last_line(text)}", seconds)
+            return Answer((), f"{ERROR}: {last_line(text)}", seconds)
         text = more
     return Answer(*read_torchfrtrace(text), seconds)
 
@@ -260,10 +262,10 @@ print("RANKS", json.dumps([int(table.iloc[0]["rank"])]))
 
 def ask_python(python: str, code: str) -> Callable[[Path], Answer]:
     def ask(folder: Path) -> Answer:
-        status, text, seconds = run([python, "-c", code, str(folder)], folder)
+        status, text, seconds = run([*shlex.split(python), "-c", code, str(folder)], folder)
         told = re.findall(r"^RANKS (\[.*\])$", text, re.MULTILINE)
         if status != 0 or not told:
-            return Answer((), f"ends with an error: {last_line(text)}", seconds)
+            return Answer((), f"{ERROR}: {last_line(text)}", seconds)
         rows = re.findall(r"^ROW (.*)$", text, re.MULTILINE)
         ranks = tuple(ast.literal_eval(told[-1]))
         return Answer(ranks, rows[0][:160] if rows else f"candidates {list(ranks)}", seconds)
@@ -277,8 +279,10 @@ def ask_python(python: str, code: str) -> Callable[[Path], Answer]:
 def judge(job: Job, answer: Answer) -> str:
     """``right``; ``part``: some of them; ``and innocents``: more than them; ``wrong``; ``no``.
 
-    ``as a finding``: said, but too small to be called a cause.
+    ``as a finding``: said, but too small to be called a cause; ``error``: it ends with one.
     """
+    if answer.says.startswith(ERROR):
+        return "error"
     if job.ranks is None or not job.ranks:
         return "wrong" if answer.ranks else "right"
     if not answer.ranks:
@@ -312,7 +316,7 @@ def table(title: str, jobs: tuple[Job, ...], tools: dict[str, Callable[[Path], A
 
 def version(python: str, name: str) -> str:
     code = f"import importlib.metadata as m; print(m.version({name!r}))"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([*shlex.split(python), "-c", code], capture_output=True, text=True)
     return done.stdout.strip() or "absent"
 
 
@@ -320,8 +324,8 @@ def main() -> None:
     given = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    given.add_argument("--hta-python", help="an interpreter that has HolisticTraceAnalysis")
-    given.add_argument("--tracelens-python", help="an interpreter that has TraceLens")
+    given.add_argument("--hta-python", help="a command that has HolisticTraceAnalysis")
+    given.add_argument("--tracelens-python", help="a command that has TraceLens")
     asked = given.parse_args()
     print(
         f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, torch "
