@@ -1,5 +1,6 @@
 """The ranks of a live job as the agent sees them: rings, steps, signs of life, exits."""
 
+import itertools
 import logging
 import os
 import time
@@ -201,7 +202,8 @@ class WatchedJob:
         for rank in self.ranks.values():
             steps = rank.iteration.steps
             if rank.iteration.is_learned or len(steps) >= 3:
-                last = list(steps)[-self.parameters.slow_mean_steps :]
+                # From the end: a long job keeps many steps, and this is asked at every look.
+                last = itertools.islice(reversed(steps), self.parameters.slow_mean_steps)
                 durations += [step.duration_ns for step in last]
         return sum(durations) / len(durations) if durations else None
 
