@@ -1,5 +1,9 @@
 """After a rehearsal the same detector looks at the patched job: silent, or what it still says."""
 
+import shutil
+import sys
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -53,3 +57,18 @@ def test_the_newest_incident_below_a_folder_is_taken(tmp_path):
     (folder / "incident.json").write_bytes(msgspec.json.encode(incident("slow")))
     assert newest_incident(tmp_path).symptom == "slow"
 
+
+@pytest.mark.job
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("program", "says"), [("fixed.py", ""), ("train.py", "gc_pause")])
+def test_the_second_look_at_a_real_job_is_silent_only_once_it_is_mended(
+    tmp_path, monkeypatch, program, says
+):
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+    source = Path(__file__).parent / "cases/tidy_after_each_step"
+    shutil.copytree(source, tmp_path / "job", ignore=shutil.ignore_patterns("__pycache__"))
+    look = detector_for(incident("slow", cause("gc_pause")))
+    words = ["torchrun", "--standalone", "--nproc_per_node=2", program]
+    seen = look(words, tmp_path / "job", {})
+    assert seen is not None
+    assert seen.partition(" ")[0] == says
