@@ -237,6 +237,13 @@ def test_a_broken_device_is_named_before_it_costs_anything():
     assert cause.against == ("The rank is not seen to hold the others yet.",)
 
 
+@pytest.mark.parametrize("excess", [0.0, 0.01, 0.03, 0.1, 0.3])
+def test_a_broken_device_stands_however_little_it_costs(excess):
+    seen = evidence({2: {"gpu0.ecc_uncorrected_errors": use(0.0, increase=2)}})
+    causes = localize_slow(patterns(slow=(2,), excess=excess), evidence=seen).causes
+    assert (causes[0].category, causes[0].ranks) == ("gpu_fault", (2,))
+
+
 @pytest.mark.parametrize(("number", "is_cause"), [(94, True), (79, True), (13, False), (31, False)])
 def test_only_an_xid_of_the_machine_is_a_fault(number, is_cause):
     verdict = localize_slow(patterns(), evidence=evidence(events=[xid(number, rank=1)]))

@@ -65,7 +65,7 @@ def _device_draft(
         ranks,
         signs,
         # A broken device stands whatever it costs today: it will end the job.
-        share if share or not is_fault else None,
+        None if is_fault and share < view.parameters.straggler_share else share,
         confidence=0.9 if is_fault and held else (0.8 if held else 0.6),
         summary=f"{what}: {signs[0].text}{cost}",
         action="drain",

@@ -33,7 +33,10 @@ def bad_links(fleet: Fleet) -> list[Draft]:
 
 def _bad_link(fleet: Fleet, found: FunctionDistances) -> Draft | None:
     peer = np.array([found.peers.get(fleet.role(int(p)), (0, 0, 0)) for p in found.positions_A])
-    low = found.mu_A <= fleet.parameters.link_rate * (peer[:, 1] + peer[:, 2])
+    # Where the peers burst, in a job of one ring, their mean is not their rate.
+    in_bursts = peer[:, 2] > fleet.parameters.link_steady * peer[:, 1]
+    rate = peer[:, 1] + np.where(in_bursts, peer[:, 2], 0.0)
+    low = found.mu_A <= fleet.parameters.link_rate * rate
     bursting = np.median(found.sigma_A[low]) if low.any() else 0.0
     steady = found.sigma_A <= fleet.parameters.link_steady * np.maximum(peer[:, 2], bursting)
     bad = low & steady
