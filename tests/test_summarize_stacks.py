@@ -1,10 +1,16 @@
 """Functions of the host threads: identity, stacks, lines, folding."""
 
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from make_timeline import betas, make_timeline
 
 from eroica.config import Parameters
 from eroica.summarize import summarize
+from eroica.summarize.classify import classify
+from eroica.summarize.critical_path import order_events
 from eroica.summarize.names import PythonName, parse_python_name, strip_addresses
+from eroica.summarize.python_stacks import FunctionNames, build_call_tree
 
 ALL = Parameters(rest_beta=0.0)
 
@@ -199,3 +205,58 @@ def test_threads_chained_into_tid_0_are_taken_apart():
     patterns = summarize(make_timeline(events))
     assert betas(patterns) == {"barrier": 1.0}
     assert [place.name for place in patterns.functions[0].stack] == ["main", "<module>"]
+
+
+def test_stacks_deeper_and_calls_more_than_any_table_was_made_for():
+    depth = 1000
+    events = [
+        ("python_function", f"a.py({i}): f{i}", "main", i, 2 * (depth - i)) for i in range(depth)
+    ]
+    late = 2 * depth
+    events += [
+        ("python_function", f"b.py({i}): g{i}", "main", late + 2 * i, 1) for i in range(3000)
+    ]
+    patterns = summarize(make_timeline(events), parameters=ALL)
+    found = by_name(patterns)
+    assert len(found) == depth + 3000
+    names = [f"f{i}" for i in range(depth)]
+    for i in (0, 1, 127, 128, 255, 256, depth - 1):
+        assert [place.name for place in found[f"f{i}"].stack] == names[:i][::-1]
+    assert not any(found[f"g{i}"].stack for i in range(3000))
+    assert betas(patterns)["f0"] == round(2 / (late + 5999), 6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 400))
+def test_every_call_has_the_stack_that_led_to_it(random, size):
+    """Against a stack kept in a plain list, for calls nested at random on two threads."""
+    events, expected = [], []
+    for track in ("main", "autograd"):
+        stack, time = [], 0
+        for step in range(2 * size):
+            if stack and (step >= size or random.random() < 0.45):
+                index, _ = stack.pop()
+                events[index] = (*events[index][:4], time - events[index][3])
+            else:
+                file, name = f"m{random.randrange(4)}.py", f"f{random.randrange(6)}"
+                stack.append((len(events), (file, name)))
+                expected.append([frame for _, frame in reversed(stack)])
+                events.append(("python_function", f"{file}(1): {name}", track, time, 0))
+            time += 1
+        while stack:
+            index, _ = stack.pop()
+            events[index] = (*events[index][:4], time - events[index][3])
+            time += 1
+    # The engine's thread counts because an operator of the backward pass ran there.
+    events.append(("cpu_op", "autograd::engine::evaluate_function: X", "autograd", 10**6, 1))
+    events.append(("user_annotation", "ProfilerStep#1", "main", 0, 1))
+    timeline = make_timeline(events)
+    lanes = classify(timeline)
+    host = np.flatnonzero(lanes.lane_E >= 0).astype(np.int32)
+    columns = timeline.start_ns_E, timeline.duration_ns_E, timeline.python_id_E
+    tree, node_E = build_call_tree(timeline, lanes, order_events(*columns, host))
+    names = FunctionNames(tree, timeline.names)
+    for event, frames in enumerate(expected):
+        found = [(place.file, place.name) for place in names.stack(int(node_E[event]))]
+        assert found == frames
+    assert len(set(node_E[: len(expected)].tolist())) == len({tuple(one) for one in expected})
