@@ -52,7 +52,7 @@ def causes(session: Session, current: Cause | None) -> Text:
             parts.insert(1, units.share(cause.share))
         proposals = {item.hunk.patch for item in session.items_of(cause)}
         parts.append(f"{len(proposals)} patch{'' if len(proposals) == 1 else 'es'}")
-        text.append("     " + " · ".join(parts) + "\n", style="dim")
+        text.append("  " + " · ".join(parts) + "\n", style="dim")
         text.stylize(_clicked(f"app.choose_cause({cause.id!r})"), start)
     if not session.incident.causes:
         text.append("no cause was found\n", style="dim")
