@@ -157,3 +157,26 @@ def test_a_loader_read_inside_a_step_leaves_the_step_whole():
     iteration = Iteration()
     iteration.add(events("snNS" * 20))
     assert iteration.num_steps == 20
+
+
+def test_an_optimizer_that_steps_twice_an_iteration_counts_once_from_the_first():
+    iteration = Iteration()
+    iteration.add(events("nNsSsSsS" * 40, "00000011" * 40))
+    assert (iteration.num_steps, iteration.period) == (40, 4)
+    steps = list(iteration.steps)
+    assert len(steps) == 39
+    assert {step.duration_ns for step in steps} == {8 * MS}
+    assert {step.data_ns for step in steps} == {MS}
+    assert {step.optimizer_ns for step in steps} == {3 * MS}
+
+
+@given(st.integers(0, 30), st.integers(1, 3), st.integers(1, 4))
+def test_what_came_before_the_loop_does_not_change_its_count(num_before, per_step, num_optimizers):
+    """An evaluation first, as frameworks do to see whether it works."""
+    one = "nN" * per_step + "sS" * num_optimizers
+    owners = "00" * per_step + "".join(2 * str(i) for i in range(num_optimizers))
+    iteration = Iteration()
+    iteration.add(events("nN" * num_before, "99" * num_before))
+    iteration.add(events(one * 30, owners * 30))
+    assert (iteration.num_steps, len(iteration.steps)) == (30, 29)
+    assert [step.duration_ns for step in list(iteration.steps)] == [len(one) * MS] * 29

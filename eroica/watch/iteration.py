@@ -67,7 +67,11 @@ class Iteration:
     period: int | None = None
     _pattern: tuple[Token, ...] = ()
     _tokens: list[Token] = field(default_factory=list)
+    _parts: list[tuple[int, int, int]] = field(default_factory=list)
+    """Of each token: when it came, and what it took in a loader and in an optimizer."""
+    _first_end_ns: int | None = None
     _border: Token | None = None
+    _has_step: bool = False
     _strays: int = 0
     _untried: int = 0
     _num_tries: int = 0
@@ -76,7 +80,6 @@ class Iteration:
     _num_nested: int = 0
     _nested_per_step: int = 0
     _at: int = 0
-    _is_moved: bool = False
     _previous_end_ns: int | None = None
     _data_ns: int = 0
     _optimizer_ns: int = 0
@@ -126,16 +129,20 @@ class Iteration:
             self._previous = (event.kind, event.owner)
 
     def _end_part(self, event: Event) -> None:
+        data_ns = optimizer_ns = 0
         if event.kind == NEXT_OUT and self._loader_since is not None:
-            self._data_ns += event.time_ns - self._loader_since
+            data_ns = event.time_ns - self._loader_since
             self._loader_since = None
         if event.kind == STEP_OUT and self._optimizer_since is not None:
-            self._optimizer_ns += event.time_ns - self._optimizer_since
+            optimizer_ns = event.time_ns - self._optimizer_since
             self._optimizer_since = None
+        self._data_ns += data_ns
+        self._optimizer_ns += optimizer_ns
         token = (event.kind, event.owner)
         self._tokens.append(token)
+        self._parts.append((event.time_ns, data_ns, optimizer_ns))
         if len(self._tokens) > 2 * _MAX_TOKENS:
-            del self._tokens[:-_MAX_TOKENS]
+            del self._tokens[:-_MAX_TOKENS], self._parts[:-_MAX_TOKENS]
         self._follow(token)
         if self._border is None and event.kind in (STEP_OUT, MARK):
             self._border = token
@@ -151,6 +158,10 @@ class Iteration:
 
     def _follow(self, token: Token) -> None:
         """Keep step with the learned sequence; learn (anew) where there is none to keep to."""
+        if self._pattern and token[0] != NEXT_OUT and not self._has_step:
+            # What was learned was an evaluation before the training.
+            self._pattern, self.period, self._border = (), None, None
+            self._forget_steps(0)
         if self._pattern:
             if token == self._pattern[self._at]:
                 self._at = (self._at + 1) % len(self._pattern)
@@ -173,42 +184,54 @@ class Iteration:
 
     def _learn(self, period: int) -> None:
         sequence = list(self._tokens[-period:])
-        before = self._border
         ends = [i for i, (kind, _) in enumerate(sequence) if kind in (STEP_OUT, MARK)]
         last = ends[-1] if ends else len(sequence) - 1
         # The sequence is turned so that it ends with the step: an iteration ends there.
         self._pattern = tuple(sequence[last + 1 :] + sequence[: last + 1])
         self._border = self._pattern[-1]
+        self._has_step = bool(ends)
         self._at = len(sequence) - last - 1
         self.period = period
-        # What the old border ended may be a part of the iteration that ends with this token.
-        self._is_moved = (
-            before not in (None, self._border)
-            and before in self._pattern
-            and sequence[-1] == self._border
-        )
+        self._count_anew(period, len(self._tokens) - period + last)
         self._strays = self._num_tries = 0
 
     def _end_step(self, time_ns: int) -> None:
-        if self._is_moved:
-            self._is_moved = False
-            self._extend_step(time_ns)
-            return
         if self._previous_end_ns is not None:
             self.steps.append(
                 Step(self._previous_end_ns, time_ns, self._data_ns, self._optimizer_ns)
             )
+        self._first_end_ns = self._first_end_ns or time_ns
         self.num_steps += 1
         self._nested_per_step, self._num_nested = self._num_nested, 0
         self._previous_end_ns = time_ns
         self._data_ns = self._optimizer_ns = 0
 
-    def _extend_step(self, time_ns: int) -> None:
-        """The last step ends only now: the border was moved to a later token of the iteration."""
-        if self.steps:
-            last = self.steps[-1]
-            last.end_ns = time_ns
-            last.data_ns += self._data_ns
-            last.optimizer_ns += self._optimizer_ns
-        self._previous_end_ns = time_ns
-        self._data_ns = self._optimizer_ns = 0
+    def _count_anew(self, period: int, border_at: int) -> None:
+        """Cut the steps of the repeated sequence again, now that its end is known.
+
+        Until then any step of the first optimizer passed for an iteration. The newest token is
+        left out: what it ends is still to be noted.
+        """
+        start = len(self._tokens) - period * self.learn_repeats
+        while start > 0 and self._tokens[start - 1] == self._tokens[start - 1 + period]:
+            start -= 1
+        first = start + (border_at - start) % period
+        ends = range(first, len(self._tokens) - 1, period)
+        self._forget_steps(self._parts[start][0])
+        at = start
+        for end in ends:
+            self._data_ns = sum(data for _, data, _ in self._parts[at : end + 1])
+            self._optimizer_ns = sum(part for _, _, part in self._parts[at : end + 1])
+            self._end_step(self._parts[end][0])
+            at = end + 1
+        self._data_ns = sum(data for _, data, _ in self._parts[at:])
+        self._optimizer_ns = sum(part for _, _, part in self._parts[at:])
+
+    def _forget_steps(self, since_ns: int) -> None:
+        while self.steps and self.steps[-1].end_ns >= since_ns:
+            self.steps.pop()
+            self.num_steps -= 1
+        self._previous_end_ns = self.steps[-1].end_ns if self.steps else self._first_end_ns
+        if self._first_end_ns is not None and self._first_end_ns >= since_ns:
+            self.num_steps -= 1
+            self._previous_end_ns = self._first_end_ns = None
