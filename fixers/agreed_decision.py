@@ -87,6 +87,33 @@ def train(model, stopper, data):
             break
 """,
     ),
+    Example(
+        category="collective_count_mismatch",
+        before="""\
+import torch
+import torch.distributed as dist
+
+def train(model, opt, data):
+    for x in data:
+        if len(x) < 4:  # <-- here
+            continue
+        model(x).mean().backward()
+        opt.step()
+""",
+        after="""\
+import torch
+import torch.distributed as dist
+
+def train(model, opt, data):
+    for x in data:
+        decision = torch.tensor(int(len(x) < 4))
+        dist.all_reduce(decision, op=dist.ReduceOp.MAX)
+        if decision.item():
+            continue
+        model(x).mean().backward()
+        opt.step()
+""",
+    ),
 )
 KEEPS = (
     Example(

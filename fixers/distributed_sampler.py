@@ -97,6 +97,29 @@ def build(ds, rank):
     return DataLoader(ds, sampler=sampler)
 """,
     ),
+    Example(
+        category="sampler_misconfiguration",
+        before="""\
+import torch
+import torch.distributed as dist
+
+class Batches:
+    def __iter__(self):
+        order = torch.randperm(len(self.data))  # <-- here
+        for i in range(0, len(order), self.size):
+            yield self.data[order[i:i + self.size]]
+""",
+        after="""\
+import torch
+import torch.distributed as dist
+
+class Batches:
+    def __iter__(self):
+        order = torch.randperm(len(self.data))[dist.get_rank()::dist.get_world_size()]
+        for i in range(0, len(order), self.size):
+            yield self.data[order[i:i + self.size]]
+""",
+    ),
 )
 KEEPS = (
     Example(
@@ -112,7 +135,7 @@ loader = DataLoader([1], sampler=DistributedSampler([1]))  # <-- here
 
 def fix(context: Context) -> FixerResult | None:
     """Add the sampler, or mend it; None where the loaders have one that is right."""
-    mended = _same_for_all(context)
+    mended = _same_for_all(context) or _own_order(context)
     if mended is not None:
         return mended
     for source in context.files:
@@ -152,6 +175,38 @@ def _same_for_all(context: Context) -> FixerResult | None:
                 "group.",
                 score=0.95 if context.cause.category == "sampler_misconfiguration" else 0.5,
             )
+    return None
+
+
+def _own_order(context: Context) -> FixerResult | None:
+    """``order = torch.randperm(n)`` in the project's own batches, of which no rank takes a part."""
+    if context.cause.category != "sampler_misconfiguration":
+        return None
+    for source, node in context.every(cst.Assign, 0.6):
+        value, target = node.value, code(node.targets[0].target)
+        if not isinstance(value, cst.Call) or not target.isidentifier():
+            continue
+        if source.full_name(value.func) not in ("torch.randperm", "numpy.random.permutation"):
+            continue
+        function = source.function_of(node)
+        if function is None or any(is_ranked(n) for n in find(function, cst.Name)):
+            continue
+        if "DistributedSampler" in source.text or "get_rank" in code(function):
+            continue
+        edits = Edits(source)
+        dist = source.alias("torch.distributed")
+        if dist is None:
+            edits.add_import("import torch.distributed as dist")
+            dist = "dist"
+        part = f"{code(value)}[{dist}.get_rank()::{dist}.get_world_size()]"
+        edits.replace(value, cst.parse_expression(part))
+        return context.result(
+            edits,
+            why=f"{source.path}:{source.line(node)} goes through all of the data on every rank.",
+            behaviour="Each rank takes its part of the order; parts are disjoint where all ranks "
+            "shuffle by one seed.",
+            score=0.85,
+        )
     return None
 
 

@@ -63,6 +63,36 @@ def report(stats):
         print(name, t.item())
 """,
     ),
+    Example(
+        category="collective_count_mismatch",
+        before="""\
+import torch
+import torch.distributed as dist
+
+def log_all(metrics):
+    out = {}
+    for key, value in metrics.items():
+        t = torch.tensor(value)
+        dist.all_reduce(t)  # <-- here
+        out[key] = t.item()
+    return out
+""",
+        after="""\
+import torch
+import torch.distributed as dist
+
+def log_all(metrics):
+    out = {}
+    all_keys = [None] * dist.get_world_size()
+    dist.all_gather_object(all_keys, list(metrics))
+    for key in sorted({key for keys in all_keys for key in keys}):
+        value = metrics.get(key, 0.0)
+        t = torch.tensor(value)
+        dist.all_reduce(t)
+        out[key] = t.item()
+    return out
+""",
+    ),
 )
 KEEPS = (
     Example(
@@ -90,7 +120,7 @@ def fix(context: Context) -> FixerResult | None:
         table, has_items = _table(loop)
         if not table:
             continue
-        default = _default(context, table) or _plain_default(loop, table)
+        default = _default(context, table) or _plain_default(loop, table, has_items)
         dist = source.alias("torch.distributed") or "dist"
         if default is None:
             continue
@@ -168,9 +198,11 @@ def _default(context: Context, table: str) -> str | None:
     return None
 
 
-def _plain_default(loop: cst.For, table: str) -> str | None:
+def _plain_default(loop: cst.For, table: str, has_items: bool) -> str | None:
     """A value that goes straight into a tensor is a number."""
     value = f"{table}[{code(loop.target)}]"
+    if has_items and isinstance(loop.target, cst.Tuple):
+        value = code(loop.target.elements[1].value)
     for call in find(loop.body, cst.Call):
         if dotted(call.func) in ("torch.tensor", "torch.as_tensor") and call.args:
             if names(call.args[0].value) and code(call.args[0].value) in (value, f"float({value})"):

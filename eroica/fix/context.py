@@ -9,7 +9,7 @@ import libcst as cst
 
 from eroica.fix.edits import Edits
 from eroica.fix.facts import calls_here, definitions
-from eroica.fix.tree import Function, Loop, Source, Statement, find
+from eroica.fix.tree import Function, Loop, Source, Statement, find, last_name
 from eroica.records import Cause, Label, Setting
 
 Match = TypeVar("Match", bound=cst.CSTNode)
@@ -129,8 +129,11 @@ class Context:
             for call in calls_here(spot.scope):
                 found += definitions(spot.source, call, self.files)
         wanted = {id(s.function) for s in named}
+        called = {s.function.name.value for s in named if s.function is not None}
         for source in self.files:
             for call in find(source.module, cst.Call):
+                if last_name(call.func) not in called:
+                    continue
                 caller = source.function_of(call)
                 if caller is not None and any(
                     id(f) in wanted for _, f in definitions(source, call, self.files)

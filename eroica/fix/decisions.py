@@ -75,6 +75,7 @@ _PARTING = (
     "divergent_control_flow",
     "rank_conditional_collective",
     "checkpoint_collective_on_one_rank",
+    "collective_count_mismatch",
 )
 _SETTINGS = re.compile(r"\b(?:args|cfg|config|conf|opts?|options|parser|environ)\b")
 

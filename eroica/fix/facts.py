@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from eroica.fix.nodes import children
 from eroica.fix.tree import Function, Loop, Source, code, dotted, find, names, walk
 
 # torch.distributed functions that every rank of the group must reach (torch 2.x, module c10d).
@@ -105,7 +106,7 @@ def calls_here(node: cst.CSTNode) -> Iterator[cst.Call]:
     """Yield the calls below a node without entering functions defined in it."""
     if isinstance(node, cst.Call):
         yield node
-    for child in node.children:
+    for child in children(node):
         if not isinstance(child, cst.FunctionDef | cst.Lambda | cst.ClassDef):
             yield from calls_here(child)
 

@@ -1,30 +1,18 @@
 """One source file as a libcst tree: where a line lies, what encloses it, what a name means."""
 
 import re
+import weakref
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider
 
-Node = TypeVar("Node", bound=cst.CSTNode)
+from eroica.fix.nodes import Listing, children, find, walk
+
+__all__ = ["children", "find", "walk"]  # from nodes, under the name that fixers know
 Function = cst.FunctionDef
 Loop = cst.For | cst.While
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
-
-
-def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """Yield a node and everything below it, in source order."""
-    yield node
-    for child in node.children:
-        yield from walk(child)
-
-
-def find(node: cst.CSTNode, kind: type[Node]) -> Iterator[Node]:
-    """Yield the nodes of one kind at or below a node, in source order."""
-    for item in walk(node):
-        if isinstance(item, kind):
-            yield item
 
 
 def dotted(node: cst.CSTNode | None) -> str:
@@ -35,6 +23,13 @@ def dotted(node: cst.CSTNode | None) -> str:
         base = dotted(node.value)
         return f"{base}.{node.attr.value}" if base else ""
     return ""
+
+
+def last_name(node: cst.CSTNode) -> str:
+    """Return the last part of what a call calls, of any expression before it."""
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""
 
 
 def names(node: cst.CSTNode) -> set[str]:
@@ -89,6 +84,10 @@ class Source:
         self.path, self.text = path, text
         wrapper = MetadataWrapper(cst.parse_module(text))
         self.module = wrapper.module
+        weakref.finalize(self, Listing(self.module).close)
+        self._by_name: dict[str, list[Function]] = {}
+        for function in find(self.module, cst.FunctionDef):
+            self._by_name.setdefault(function.name.value, []).append(function)
         self._positions = wrapper.resolve(PositionProvider)
         self._parents = wrapper.resolve(ParentNodeProvider)
         self.imports = dict(self._imported())
@@ -198,8 +197,7 @@ class Source:
         return best
 
     def functions_named(self, name: str) -> list[Function]:
-        last = name.rpartition(".")[2]
-        return [f for f in find(self.module, cst.FunctionDef) if f.name.value == last]
+        return list(self._by_name.get(name.rpartition(".")[2], ()))
 
     # --- what names mean
     def full_name(self, node: cst.CSTNode | None) -> str:
