@@ -234,8 +234,9 @@ class Continuous:
         windows, samples = self._take_windows(is_sampled=True)
         self._skip_steps()
         self._measure_now()
+        number = next((one.number for one in reversed(windows) if one.traces), None)
         patterns = self._read(windows, samples)
-        self._tell("slow", time.time_ns(), patterns, samples)
+        self._tell("slow", time.time_ns(), patterns, samples, window=number)
         self._told = None  # the policy says when the next one may come
 
     def _measure_now(self) -> None:
@@ -250,6 +251,7 @@ class Continuous:
             self.recent_ns = statistics.median(fresh)
 
     def _take_windows(self, *, is_sampled: bool = False) -> tuple[list[Window], dict[int, Samples]]:
+        self.team.is_baseline = not is_sampled
         profile = self._start_profile() if is_sampled else None
         until = time.monotonic() + _SAMPLE_S
         first = len(self.windows.done)
@@ -308,6 +310,7 @@ class Continuous:
         onset_ns: int | None,
         patterns: list[RankPatterns] | None = None,
         samples: dict[int, Samples] | None = None,
+        window: int | None = None,
     ) -> None:
         self.state, self._told = hint, hint
         self._told_position = self._position()
@@ -318,6 +321,7 @@ class Continuous:
             patterns=patterns or [],
             baseline=self.baseline,
             hint=hint,
+            window=window,
             hardware=self.hardware.for_folder(
                 self.job.ranks, time.time_ns(), self.job.live_job().host
             ),

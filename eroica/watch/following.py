@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 
 _SAMPLE_S = 3.0
 _STUCK_HOLDS_S = 2.5  # the rule looks once a second
-_FIRST_LOOK = 2  # the first two windows are of the job's healthy time
 _READ_S = 20.0
 
 Evidence = Callable[[str | None, int | None, dict[int, Samples]], JobEvidence]
@@ -53,6 +52,8 @@ class Following:
         self._stuck_at = -1e9
         self._handled = 0
         self._reads: dict[int, Future[list[RankPatterns]]] = {}
+        self._baselines: set[int] = set()
+        self._is_crowded: bool | None = None
 
     def turn(self, now: float, *, has_new_failure: bool, is_stuck: bool) -> None:
         """Tell what this host's rules say, and do what the host of rank 0 asks for."""
@@ -61,6 +62,8 @@ class Following:
             self._stuck_at = now
         stuck = "stuck" if now - self._stuck_at < _STUCK_HOLDS_S else ""
         self.team.tell("failed" if self.has_failed else stuck)
+        if self._is_crowded is None and self.job.is_learned:
+            self._is_crowded = has_busy_threads(self.job)  # takes longer than a plan leaves
         plan = self.team.next_window()
         if plan is not None:
             self._take(plan)
@@ -71,11 +74,13 @@ class Following:
 
     def _take(self, plan: WindowPlan) -> None:
         first = len(self.windows.done)
-        if has_busy_threads(self.job) or not self.windows.arm(length_s=0.0, plan=plan):
+        if self._is_crowded or not self.windows.arm(length_s=0.0, plan=plan):
             return
         self.windows.finish(self.windows.parameters.window_s + 10)
         self._reads[plan.number] = self.pool.submit(self.read, self.windows.done[first:], None)
-        for number in sorted(self._reads)[_FIRST_LOOK:-2]:
+        if plan.is_baseline:
+            self._baselines.add(plan.number)
+        for number in sorted(self._reads.keys() - self._baselines)[:-2]:
             del self._reads[number]
 
     def _report(self, orders: Orders) -> None:
@@ -84,7 +89,7 @@ class Following:
         patterns: list[RankPatterns] = []
         samples: dict[int, Samples] = {}
         if orders.hint == "slow":
-            number, patterns = self._latest(lambda window: window >= _FIRST_LOOK)
+            number, patterns = self._latest(lambda window: window not in self._baselines)
             samples = self._sample()
         evidence = self.evidence(orders.hint, None, samples)
         if not patterns:
@@ -92,7 +97,7 @@ class Following:
         result = WatchResult(
             evidence=evidence,
             patterns=patterns,
-            baseline=self._latest(lambda window: window < _FIRST_LOOK)[1],
+            baseline=self._latest(lambda window: window in self._baselines)[1],
             hint=orders.hint,
             window=number,
         )
@@ -108,7 +113,9 @@ class Following:
             while not self._reads[number].done() and time.monotonic() < until:
                 time.sleep(0.05)
                 self.job.tick()
-            if self._reads[number].done() and (found := self._reads[number].result()):
+            if not self._reads[number].done() or self._reads[number].exception() is not None:
+                continue
+            if found := self._reads[number].result():
                 return number, found
         return None, []
 

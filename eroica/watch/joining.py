@@ -38,6 +38,7 @@ def join_reports(
     host: str,
     membership: Membership,
     lost: Sequence[Status],
+    late: Sequence[Status] = (),
     problems: Sequence[str] = (),
 ) -> WatchResult:
     """Add the other hosts' reports to this host's result; missing hosts become warnings."""
@@ -64,7 +65,7 @@ def join_reports(
     evidence = merge_saved(result.evidence, [result.evidence, *parts], ())
     present = {rank.rank for rank in evidence.ranks} | {one.rank for one in patterns}
     world_size = max(evidence.world_size, membership.world_size)
-    warnings += missing_hosts(set(range(world_size)) - present, membership, lost)
+    warnings += missing_hosts(set(range(world_size)) - present, membership, lost, late)
     hint = joined_hint(result.hint, [one.hint for one in reports])
     evidence = msgspec.structs.replace(
         evidence,
@@ -79,16 +80,23 @@ def join_reports(
 
 
 def missing_hosts(
-    missing: set[int], membership: Membership, lost: Sequence[Status]
+    missing: set[int],
+    membership: Membership,
+    lost: Sequence[Status],
+    late: Sequence[Status] = (),
 ) -> list[Warning]:
-    """Say which ranks nothing came of, by host where it is known."""
+    """Say which ranks nothing came of, by host where it is known.
+
+    ``lost`` hosts are heard no more; ``late`` ones are, but sent no evidence in time.
+    """
     found: list[Warning] = []
     rest = set(missing)
-    for status in sorted(lost, key=lambda one: one.first_rank):
+    for status in sorted([*lost, *late], key=lambda one: one.first_rank):
         ranks = sorted(rest & set(status.ranks))
         rest -= set(ranks)
         if ranks:
-            what = f"host {status.host} ({rank_phrase(ranks)}) fell silent: nothing came of it"
+            why = "sent nothing in time" if status in late else "fell silent: nothing came of it"
+            what = f"host {status.host} ({rank_phrase(ranks)}) {why}"
             found.append(Warning(file=None, what=what))
     by_name: dict[str, list[int]] = {}
     for rank in sorted(rest):

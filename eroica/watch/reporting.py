@@ -13,7 +13,7 @@ from eroica.watch.membership import Membership
 from eroica.watch.result import WatchResult
 from eroica.watch.wire import VerdictPlace, encode_report
 
-_REPORT_S = 25.0
+_REPORT_S = 40.0
 _VERDICT_S = 90.0
 _TICK_S = 0.05
 
@@ -50,13 +50,15 @@ def collect_reports(
     wait_for(has_all, _REPORT_S, wait)
     with exchange.changed:
         found = {key[1]: data for key, data in exchange.reports.items() if key[0] == number}
-        silent = [one.status for rank, one in exchange.heard.items() if rank not in found]
+        absent = [one.status for rank, one in exchange.heard.items() if rank not in found]
+    living = {one.first_rank for one in exchange.living(time.monotonic())}
     join_reports(
         result,
         [found[rank] for rank in sorted(found)],
         host=host,
         membership=membership,
-        lost=silent,
+        lost=[one for one in absent if one.first_rank not in living],
+        late=[one for one in absent if one.first_rank in living],
         problems=problems,
     )
 

@@ -54,6 +54,8 @@ class Team:
         self.server: Server | None = None
         self.link: Link | None = None
         self.problems: list[str] = []
+        self.is_baseline = False
+        """Leader: windows announced from now on are of the job's healthy time."""
         self._seen_at: float | None = None
         self._joined_at = 0.0
         self._is_decided = False
@@ -281,6 +283,7 @@ class Team:
 
     def announce_window(self, plan: WindowPlan) -> None:
         if self.exchange is not None:
+            plan = msgspec.structs.replace(plan, is_baseline=self.is_baseline)
             self.exchange.announce(window=plan)
 
     def next_window(self) -> WindowPlan | None:

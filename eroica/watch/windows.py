@@ -38,7 +38,7 @@ _OVER_BUDGET = (
 )
 _MAX_STEPS = 60
 _LEAD_S = 0.2  # for the request to reach all ranks before the step does
-_FAR_LEAD_S = 1.5  # the same over hosts
+_FAR_LEAD_S = 2.0  # the same over hosts
 
 _WORDS = {
     layout.STEP_OUT: (layout.W_BORDER_OPTIMIZER, layout.W_NUM_OPTIMIZER),

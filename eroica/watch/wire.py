@@ -32,6 +32,8 @@ class WindowPlan(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     """Count of borders at which ranks in step begin."""
     num_steps: int
+    is_baseline: bool = False
+    """Of the job's healthy time."""
 
 
 class VerdictPlace(msgspec.Struct, frozen=True, kw_only=True):
