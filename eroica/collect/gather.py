@@ -310,7 +310,10 @@ def catches(pid: int, number: int) -> bool:
 
 def read_ending(folder: str | Path, rank: int, pid: int | None = None) -> dict[str, Any] | None:
     """Return what the hook wrote when the rank ended; None where it wrote nothing (yet)."""
-    data = _read(Path(folder) / f"rank-{rank:05d}.exit.json")
+    path = f"{folder}/rank-{rank:05d}.exit.json"
+    if not os.path.exists(path):  # noqa: PTH110 - of each rank ten times a second
+        return None
+    data = _read(Path(path))
     if data is None:
         return None
     story = _decoded(data)

@@ -1,6 +1,7 @@
 """When a job is slow, stuck or stalling: pure functions of numbers and of the time given."""
 
 import math
+import operator
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -132,8 +133,10 @@ def is_stuck(
 
 def mean_and_noise(values: Sequence[int]) -> tuple[float, float]:
     """Return the mean, and by how much it scatters: the standard error."""
-    mean = sum(values) / len(values)
-    return mean, math.sqrt(sum((value - mean) ** 2 for value in values)) / len(values)
+    number, total = len(values), sum(values)
+    squares = sum(map(operator.mul, values, values))
+    # Whole numbers, so that nothing is lost by the difference.
+    return total / number, math.sqrt((number * squares - total * total) / number) / number
 
 
 def without_pauses(values: Sequence[int], factor: float) -> list[int]:
