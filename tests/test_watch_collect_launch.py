@@ -3,6 +3,11 @@
 import base64
 import io
 import json
+import os
+import secrets
+import shlex
+import shutil
+import subprocess
 import sys
 import tarfile
 
@@ -172,3 +177,64 @@ def test_a_reason_goes_through_as_text():
     assert receiver.unpack(None) == []
     assert json.dumps(receiver.problems) == '["host: no job\\nhere"]'
     assert msgspec.json.encode(receiver.problems)
+
+
+# --- the real command behind a launcher
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Two processes that look like ranks and wait."""
+    script = tmp_path / "wait.py"
+    script.write_text("import time\ndef waiting():\n    time.sleep(600)\nwaiting()\n")
+    mark = {"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": secrets.token_hex(4)}
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            env=os.environ | mark | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def namespace():
+    if shutil.which("ip") is None:
+        pytest.skip("iproute2 is not installed")
+    name = f"eroica-{secrets.token_hex(3)}"
+    if subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
+        pytest.skip("network namespaces are not permitted here")
+    yield name
+    subprocess.run(["ip", "netns", "del", name], check=True)
+
+
+def collect(out, ranks, launch):
+    remote = shlex.join([sys.executable, "-m", "eroica"])
+    words = ["collect", "-o", str(out), "--launch", launch, "--remote", remote]
+    return subprocess.run(
+        [sys.executable, "-m", "eroica", *words, "--pid", str(ranks[0].pid)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.job
+def test_the_command_itself_goes_through_a_launcher(tmp_path, ranks):
+    done = collect(tmp_path / "out", ranks, "env EROICA_HOST=gpu-7")
+    assert done.returncode == 0, done.stderr
+    assert "ranks 0-1 of 4 from gpu-7; nothing came of ranks 2-3" in done.stdout
+    found = gathering.from_paths([tmp_path / "out"]).evidence
+    assert [(one.rank, one.host) for one in found.ranks] == [(0, "gpu-7"), (1, "gpu-7")]
+    assert any(f.name == "waiting" for f in found.ranks[0].stacks[-1].threads[0].frames)
+
+
+@pytest.mark.job
+def test_the_command_itself_goes_through_a_network_namespace(tmp_path, ranks, namespace):
+    done = collect(tmp_path / "out", ranks, f"ip netns exec {namespace}")
+    assert done.returncode == 0, done.stderr
+    assert "ranks 0-1 of 4" in done.stdout

@@ -289,7 +289,7 @@ def collect(
     words = output.split_words("--remote", remote)
     with output.progress() as show, output.writing(out):
         if launchers:
-            written = collect_elsewhere(out, launchers, remote=words, progress=show)
+            written = collect_elsewhere(out, launchers, remote=words, pid=pid, progress=show)
         else:
             written = collect_to(out, pid=pid, progress=show)
     output.say(f"{written} written" if not launchers else written)

@@ -90,16 +90,18 @@ def collect_elsewhere(
     launchers: Sequence[Sequence[str]],
     *,
     remote: Sequence[str] = ("eroica",),
+    pid: int | None = None,
     limit_s: float = LIMIT_S,
     progress: Callable[[str], None] = lambda text: None,
 ) -> str:
     """Run ``eroica collect`` through each launcher and unpack what comes below ``out``.
 
+    ``pid`` is one that means the same on each of them, as in containers made alike.
     Returns a sentence of what came; what did not becomes a warning of the evidence.
     InputError where nothing came.
     """
     receiver, lock = Receiver(), threading.Lock()
-    call = [*remote, "collect", "-o", "-"]
+    call = [*remote, "collect", "-o", "-", *(["--pid", str(pid)] if pid is not None else [])]
     launches = [_Launch([*words, *call], receiver, lock) for words in launchers]
     room = threading.Semaphore(_MAX_AT_ONCE)
 
