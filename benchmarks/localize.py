@@ -110,7 +110,7 @@ def files(folder, ranks):
         folder.mkdir(parents=True)
         table, _ = simulate_table(Cluster(ranks), [Fault("slow_loader", (ranks // 2,), 0.3)])
         for one in patterns_of(table):
-            (folder / f"rank-{one.rank:05d}.patterns").write_bytes(pack(one))
+            (folder / f"rank-{one.rank:05d}.pattern").write_bytes(pack(one))
     command = [sys.executable, "-m", "eroica", "diagnose", str(folder), "--json"]
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "EROICA_HOME": home}

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from eroica import units
 from eroica.errors import InputError
-from eroica.read.counters import with_counters
 from eroica.read.exits import exit_of
 from eroica.read.flight import read_flight
 from eroica.read.flight_groups import fill_groups
@@ -56,6 +55,8 @@ def load_evidence(inputs: Inputs, *, run: Run = map) -> JobEvidence:
     joined.add_logs()
     evidence = joined.finish()
     if inputs.hardware:
+        from eroica.read.counters import with_counters  # numpy: load late
+
         evidence = with_counters(evidence, inputs.hardware, joined.warnings)
     saved = read_saved(inputs.evidence, joined.warnings)
     if saved:

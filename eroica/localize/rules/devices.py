@@ -9,15 +9,11 @@
 The last two only where the rank holds the others. All ask to drain, never for a patch.
 """
 
-import numpy as np
-
 from eroica import units
 from eroica.localize.rules.draft import Draft, percent
 from eroica.localize.rules.signs import (
+    Machine,
     Sign,
-    events_of,
-    held_share,
-    rank_counters,
     sign_draft,
 )
 from eroica.localize.rules.view import JobView
@@ -30,27 +26,28 @@ high ECC rate, contained and uncontained ECC, GSP errors, unrecovered ECC."""
 
 def device_faults(view: JobView) -> list[Draft]:
     """Return what device and link counters say of ranks, the surest first."""
-    drafts = _broken_hosts(view)
+    machine = Machine(view)
+    drafts = _broken_hosts(machine)
     for rank in view.ranks:
-        broken = _broken(view, rank)
+        broken = _broken(machine, rank)
         if broken:
-            drafts.append(_device_draft(view, "gpu_fault", (rank,), broken, is_fault=True))
+            drafts.append(_device_draft(machine, "gpu_fault", (rank,), broken, is_fault=True))
             continue
         for category, signs in (
-            ("gpu_throttled", _throttled(view, rank)),
-            ("pcie_degraded", _narrow(view, rank)),
-            ("nvlink_degraded", _link_errors(view, rank)),
+            ("gpu_throttled", _throttled(machine, rank)),
+            ("pcie_degraded", _narrow(machine, rank)),
+            ("nvlink_degraded", _link_errors(machine, rank)),
         ):
-            if signs and held_share(view, (rank,)) > 0:
-                drafts.append(_device_draft(view, category, (rank,), signs, is_fault=False))
+            if signs and machine.held((rank,)) > 0:
+                drafts.append(_device_draft(machine, category, (rank,), signs, is_fault=False))
                 break
     return drafts
 
 
 def _device_draft(
-    view: JobView, category: str, ranks: tuple[int, ...], signs: list[Sign], *, is_fault: bool
+    machine: Machine, category: str, ranks: tuple[int, ...], signs: list[Sign], *, is_fault: bool
 ) -> Draft:
-    held = held_share(view, ranks)
+    held = machine.held(ranks)
     share = held or max((s.share for s in signs), default=0.0)
     what = {
         "gpu_fault": "the GPU of {who} is faulty",
@@ -60,12 +57,12 @@ def _device_draft(
     }[category].format(who=units.rank_phrase(ranks))
     cost = f"; it costs {percent(share)} of the step" if share else ""
     return sign_draft(
-        view,
+        machine.view,
         category,
         ranks,
         signs,
         # A broken device stands whatever it costs today: it will end the job.
-        None if is_fault and share < view.parameters.straggler_share else share,
+        None if is_fault and share < machine.view.parameters.straggler_share else share,
         confidence=0.9 if is_fault and held else (0.8 if held else 0.6),
         summary=f"{what}: {signs[0].text}{cost}",
         action="drain",
@@ -74,20 +71,20 @@ def _device_draft(
     )
 
 
-def _broken_hosts(view: JobView) -> list[Draft]:
+def _broken_hosts(machine: Machine) -> list[Draft]:
     """Xids of a host with several ranks: the log names a PCI device, not whose it is.
 
     The ranks there that hold the others are meant, or all of them.
     """
-    drafts = []
+    drafts, view = [], machine.view
     for host in dict.fromkeys(h for h in view.hosts.values() if h):
         ranks = tuple(r for r in view.ranks if view.hosts.get(r) == host)
         events = view.evidence.log_events if view.evidence is not None else ()
         mine = [e for e in events if e.rank is None and e.host == host]
         signs = [sign for e in mine if (sign := _broken_sign(ranks[0], e)) is not None]
         if len(ranks) > 1 and signs:
-            held = tuple(r for r in ranks if held_share(view, (r,)) > 0)
-            drafts.append(_device_draft(view, "gpu_fault", held or ranks, signs, is_fault=True))
+            held = tuple(r for r in ranks if machine.held((r,)) > 0)
+            drafts.append(_device_draft(machine, "gpu_fault", held or ranks, signs, is_fault=True))
     return drafts
 
 
@@ -101,69 +98,57 @@ def _broken_sign(rank: int, event: LogEvent) -> Sign | None:
     return None
 
 
-def _broken(view: JobView, rank: int) -> list[Sign]:
+def _broken(machine: Machine, rank: int) -> list[Sign]:
     signs: list[Sign] = []
-    for name, use in rank_counters(view, rank).items():
+    for name, use in machine.counters(rank).items():
         if name.endswith(".ecc_uncorrected_errors") and (use.increase or 0) > 0:
             text = f"{use.increase:.0f} uncorrected ECC errors while it ran"
             signs.append(Sign(rank, text, 0.0, {name: use.increase or 0}))
-    found = [_broken_sign(rank, event) for event in events_of(view, rank)]
+    found = [_broken_sign(rank, event) for event in machine.events(rank, ("xid", "ecc"))]
     return signs + [sign for sign in found if sign is not None]
 
 
-def _throttled(view: JobView, rank: int) -> list[Sign]:
+def _throttled(machine: Machine, rank: int) -> list[Sign]:
     signs: list[Sign] = []
-    for name, use in rank_counters(view, rank).items():
+    for name, use in machine.counters(rank).items():
         what = name.partition(".")[2]
-        if what == "throttled" and use.mean >= view.parameters.throttled_share:
+        if what == "throttled" and use.mean >= machine.view.parameters.throttled_share:
             text = f"the driver throttles it {percent(use.mean)} of the time"
             signs.append(Sign(rank, text, 0.0, {name: use.mean}))
         elif what == "sm_clock_hz":
-            usual = _peers(view, rank, ".sm_clock_hz")
-            if usual and use.mean < view.parameters.lower_rate * usual:
+            usual = machine.usual.get("sm_clock_hz")
+            if usual and use.mean < machine.view.parameters.lower_rate * usual:
                 text = f"its clock is {use.mean / 1e6:.0f} MHz, {usual / 1e6:.0f} on the peers"
                 signs.append(Sign(rank, text, 0.0, {name: use.mean}))
     return signs
 
 
-def _narrow(view: JobView, rank: int) -> list[Sign]:
-    counters = rank_counters(view, rank)
+def _narrow(machine: Machine, rank: int) -> list[Sign]:
+    counters = machine.counters(rank)
     signs: list[Sign] = []
     for name, use in counters.items():
         device, _, what = name.partition(".")
         if what == "link_width":
             limit = counters.get(f"{device}.link_width_limit")
-            usual = max(_peers(view, rank, ".link_width") or 0.0, 0.0)
+            usual = machine.usual.get("link_width", 0.0)
             if limit is not None and use.high < limit.high and use.high < usual:
                 text = f"its link is x{use.high:.0f}, x{usual:.0f} on the peers"
                 signs.append(Sign(rank, text, 0.0, {name: use.high}))
-        elif what == "link_replays" and _rate(use) > view.parameters.link_errors_per_s:
+        elif what == "link_replays" and _rate(use) > machine.view.parameters.link_errors_per_s:
             text = f"{use.increase:.0f} replays on its link"
             signs.append(Sign(rank, text, 0.0, {name: use.increase or 0}))
     return signs
 
 
-def _link_errors(view: JobView, rank: int) -> list[Sign]:
+def _link_errors(machine: Machine, rank: int) -> list[Sign]:
     return [
         Sign(rank, f"{use.increase:.0f} {name.partition('.')[2]}", 0.0, {name: use.increase or 0})
-        for name, use in rank_counters(view, rank).items()
+        for name, use in machine.counters(rank).items()
         if ".nvlink_" in name
         and name.endswith("_errors")
-        and _rate(use) > view.parameters.link_errors_per_s
+        and _rate(use) > machine.view.parameters.link_errors_per_s
     ]
 
 
 def _rate(use: CounterUse) -> float:
     return (use.increase or 0.0) / use.seconds if use.seconds else 0.0
-
-
-def _peers(view: JobView, rank: int, ending: str) -> float | None:
-    """The other ranks' median of a counter; None with fewer than two of them."""
-    found = [
-        use.mean
-        for other in view.ranks
-        if other != rank
-        for name, use in rank_counters(view, other).items()
-        if name.endswith(ending)
-    ]
-    return float(np.median(found)) if len(found) >= 2 else None

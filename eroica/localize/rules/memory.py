@@ -8,13 +8,10 @@ to configure, never for a patch.
 
 from eroica.localize.rules.draft import Draft, percent
 from eroica.localize.rules.signs import (
+    Machine,
     Sign,
-    events_of,
-    held_share,
-    host_counters,
     once,
     place_of,
-    rank_counters,
     sign_draft,
 )
 from eroica.localize.rules.view import JobView
@@ -22,7 +19,8 @@ from eroica.localize.rules.view import JobView
 
 def memory_pressure(view: JobView) -> list[Draft]:
     """Return the cause that memory runs short on some hosts, if it does."""
-    signs = [sign for rank in view.ranks for sign in _memory_signs(view, rank)]
+    machine = Machine(view)
+    signs = [sign for rank in view.ranks for sign in _memory_signs(machine, rank)]
     if not signs:
         return []
     stalled = {r: max((s.share for s in signs if s.rank == r), default=0.0) for r in view.ranks}
@@ -30,7 +28,7 @@ def memory_pressure(view: JobView) -> list[Draft]:
     ranks = tuple(r for r in sorted({s.rank for s in signs}) if stalled[r] >= 0.5 * top)
     others = [share for rank, share in stalled.items() if rank not in ranks]
     share = min(stalled[r] for r in ranks) - max(others, default=0.0)
-    held = held_share(view, ranks)
+    held = machine.held(ranks)
     share = max(share, held)
     if share < view.parameters.straggler_share:
         return []
@@ -55,10 +53,9 @@ def memory_pressure(view: JobView) -> list[Draft]:
     ]
 
 
-def _memory_signs(view: JobView, rank: int) -> list[Sign]:
-    host = host_counters(view, rank)
-    own = rank_counters(view, rank)
-    parameters = view.parameters
+def _memory_signs(machine: Machine, rank: int) -> list[Sign]:
+    host, own = machine.host_counters(rank), machine.counters(rank)
+    parameters = machine.view.parameters
     signs: list[Sign] = []
     for name, said in (("pressure.memory", "the host"), ("cgroup.pressure_memory", "its cgroup")):
         use = host.get(name) or own.get(name)
@@ -78,7 +75,7 @@ def _memory_signs(view: JobView, rank: int) -> list[Sign]:
                 signs.append(
                     Sign(rank, what.format(n=use.increase), 0.0, {name: use.increase or 0})
                 )
-    kills = [e for e in events_of(view, rank) if e.kind in ("oom_kill", "worker_killed")]
+    kills = machine.events(rank, ("oom_kill", "worker_killed"))
     if kills:
         signs.append(Sign(rank, f"killed for memory: {kills[0].text.strip()[:120]}", 0.0, {}))
     return signs

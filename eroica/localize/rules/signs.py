@@ -3,8 +3,10 @@
 A counter says what is wrong, the ranks' work says what it costs.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -26,38 +28,65 @@ class Sign:
     details: dict[str, float]
 
 
-def held_share(view: JobView, ranks: tuple[int, ...]) -> float:
-    """What the step would win were these ranks like their peers; 0 where they hold nobody."""
-    if not view.rows or view.num_ranks < 2:
-        return 0.0
-    found = slowest(view.sum(np.ones(len(view.rows), dtype=bool), view.work_FR))
-    if found is None or not {view.ranks[p] for p in found.positions} <= set(ranks):
-        return 0.0
-    return max(0.0, found.share)
+@dataclass
+class Machine:
+    """What lies beneath a job: counters by rank and host, log events, and whom ranks hold up."""
 
+    view: JobView
 
-def rank_counters(view: JobView, rank: int) -> dict[str, CounterUse]:
-    one = view.by_rank.get(rank)
-    return one.counters if one is not None else {}
+    def counters(self, rank: int) -> dict[str, CounterUse]:
+        one = self.view.by_rank.get(rank)
+        return one.counters if one is not None else {}
 
+    @cached_property
+    def hosts(self) -> dict[str, dict[str, CounterUse]]:
+        evidence = self.view.evidence
+        return {h.host: h.counters for h in evidence.hosts} if evidence is not None else {}
 
-def host_counters(view: JobView, rank: int) -> dict[str, CounterUse]:
-    name = view.hosts.get(rank, "")
-    hosts = view.evidence.hosts if view.evidence is not None else ()
-    return next((h.counters for h in hosts if h.host == name), {})
+    def host_counters(self, rank: int) -> dict[str, CounterUse]:
+        return self.hosts.get(self.view.hosts.get(rank, ""), {})
 
+    @cached_property
+    def usual(self) -> dict[str, float]:
+        """Median over ranks of each counter of a device, by what follows the device's name."""
+        found: dict[str, list[float]] = {}
+        for rank in self.view.ranks:
+            for name, use in self.counters(rank).items():
+                found.setdefault(name.partition(".")[2], []).append(use.mean)
+        return {name: float(np.median(v)) for name, v in found.items() if len(v) >= 3}
 
-def events_of(view: JobView, rank: int) -> list[LogEvent]:
-    """What the logs say of a rank, or of a host that is this rank's alone."""
-    if view.evidence is None:
-        return []
-    host = view.hosts.get(rank, "")
-    alone = sum(h == host for h in view.hosts.values()) == 1
-    return [
-        e
-        for e in view.evidence.log_events
-        if e.rank == rank or (e.rank is None and e.host and e.host == host and alone)
-    ]
+    @cached_property
+    def _num_on_host(self) -> Counter[str]:
+        return Counter(self.view.hosts.values())
+
+    def events(self, rank: int, kinds: tuple[str, ...]) -> list[LogEvent]:
+        """What the logs say of a rank, or of a host that is this rank's alone."""
+        events = self.view.evidence.log_events if self.view.evidence is not None else ()
+        host = self.view.hosts.get(rank, "")
+        return [
+            e
+            for e in events
+            if e.kind in kinds
+            and (
+                e.rank == rank
+                or (e.rank is None and e.host and e.host == host and self._num_on_host[host] == 1)
+            )
+        ]
+
+    @cached_property
+    def _slowest(self) -> tuple[frozenset[int], float]:
+        view = self.view
+        if not view.rows or view.num_ranks < 2:
+            return frozenset(), 0.0
+        found = slowest(view.sum(np.ones(len(view.rows), dtype=bool), view.work_FR))
+        if found is None:
+            return frozenset(), 0.0
+        return frozenset(view.ranks[p] for p in found.positions), max(0.0, found.share)
+
+    def held(self, ranks: tuple[int, ...]) -> float:
+        """What the step would win were these ranks like their peers; 0 where they hold nobody."""
+        slow, share = self._slowest
+        return share if slow and slow <= set(ranks) else 0.0
 
 
 def place_of(view: JobView, ranks: tuple[int, ...]) -> str:
