@@ -90,6 +90,22 @@ _PAGES = {
         ),
         remedy=(_DRAIN, "Reset the GPU for pending remaps; replace it where the diagnosis fails."),
     ),
+    "cpu_oversubscription": _Page(
+        title="The ranks want more cores than they get",
+        checks=(
+            "ssh HOST cat /sys/fs/cgroup/cpu.stat : nr_throttled against nr_periods; cpu.max is the "
+            "quota",
+            "ssh HOST ps axo pid,pcpu,psr,comm --sort=-pcpu | head : who else runs, and where",
+            "ssh HOST cat /proc/pressure/cpu : avg10 is the share of time tasks wait for a core",
+        ),
+        remedy=(
+            "Raise the job's CPU limit, or move the other processes off HOST.",
+            "Else fewer threads a rank and fewer loader workers, so that they fit the cores.",
+        ),
+        settings=(
+            "OMP_NUM_THREADS; DataLoader num_workers; the container's CPU limit; taskset, --cpu-bind",
+        ),
+    ),
     "memory_pressure": _Page(
         title="The host is short of memory",
         checks=(
