@@ -93,8 +93,7 @@ _PAGES = {
     "cpu_oversubscription": _Page(
         title="The ranks want more cores than they get",
         checks=(
-            "ssh HOST cat /sys/fs/cgroup/cpu.stat : nr_throttled against nr_periods; cpu.max is the "
-            "quota",
+            "ssh HOST cat /sys/fs/cgroup/cpu.stat : nr_throttled against nr_periods; quota: cpu.max",
             "ssh HOST ps axo pid,pcpu,psr,comm --sort=-pcpu | head : who else runs, and where",
             "ssh HOST cat /proc/pressure/cpu : avg10 is the share of time tasks wait for a core",
         ),
@@ -102,9 +101,7 @@ _PAGES = {
             "Raise the job's CPU limit, or move the other processes off HOST.",
             "Else fewer threads a rank and fewer loader workers, so that they fit the cores.",
         ),
-        settings=(
-            "OMP_NUM_THREADS; DataLoader num_workers; the container's CPU limit; taskset, --cpu-bind",
-        ),
+        settings=("OMP_NUM_THREADS; DataLoader num_workers; the CPU limit; taskset, --cpu-bind",),
     ),
     "memory_pressure": _Page(
         title="The host is short of memory",
