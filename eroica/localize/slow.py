@@ -1,6 +1,7 @@
 """Localize a slow job: from patterns and live evidence of all ranks to a short list of causes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from eroica.config import Parameters, load
 from eroica.localize.arrival import arrival_table, late_ranks
 from eroica.localize.baseline import slower_than
 from eroica.localize.ranking import number, rank_drafts
+from eroica.localize.roles import roles_of_patterns
 from eroica.localize.rules import RULES
 from eroica.localize.rules.draft import Draft
 from eroica.localize.rules.straggler import arrival_finding
@@ -74,7 +76,10 @@ def _links(patterns: Sequence[RankPatterns], parameters: Parameters) -> list[Dra
     from eroica.localize.rules.links import bad_links
     from eroica.summarize import merge
 
-    return bad_links(scan_table(merge(profiled), parameters=parameters))
+    table = merge(profiled)
+    roles = dict(zip([p.rank for p in profiled], roles_of_patterns(profiled), strict=True))
+    table = replace(table, roles_R=tuple(str(roles[int(rank)]) for rank in table.ranks_R))
+    return bad_links(scan_table(table, parameters=parameters))
 
 
 def _saw_enough(view: JobView) -> bool:
