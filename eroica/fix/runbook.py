@@ -93,7 +93,7 @@ _PAGES = {
     "cpu_oversubscription": _Page(
         title="The ranks want more cores than they get",
         checks=(
-            "ssh HOST cat /sys/fs/cgroup/cpu.stat : nr_throttled against nr_periods; quota: cpu.max",
+            "ssh HOST cat /sys/fs/cgroup/cpu.stat : nr_throttled over nr_periods; cpu.max",
             "ssh HOST ps axo pid,pcpu,psr,comm --sort=-pcpu | head : who else runs, and where",
             "ssh HOST cat /proc/pressure/cpu : avg10 is the share of time tasks wait for a core",
         ),
