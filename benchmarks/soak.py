@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-SETTLE = 0.2  # of the time, before the first third begins: caches fill
+SETTLE, SETTLE_S = 0.2, 110.0  # before the first third begins: the first window loads the readers
 GROWTH, GROWTH_MB = 1.15, 24.0  # memory that grows by both is growing
 TOLD_S = 60.0
 
@@ -43,7 +43,7 @@ orders = pathlib.Path(sys.argv[1])
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-layers = [torch.nn.Linear(64, 64) for _ in range(4)]
+layers = [torch.nn.Linear(64, 256), *(torch.nn.Linear(256, 256) for _ in range(6))]
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 data = TensorDataset(torch.randn(4096, 64))
@@ -90,7 +90,6 @@ while not is_over.item():
         model(x).pow(2).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-        time.sleep(0.01)
         step += 1
     if rank == 0:
         is_over[0] = float((orders / "stop").exists())
@@ -241,10 +240,11 @@ class Soak:
     # --- afterwards
 
     def _growth(self) -> list[str]:
-        settled = self.samples[int(len(self.samples) * SETTLE) :]
+        begin = max(SETTLE_S, SETTLE * self.minutes * 60)
+        settled = [sample for sample in self.samples if sample.seconds > begin]
         third = len(settled) // 3
         if third < 5:
-            return ["too short to say whether anything grows"]
+            return ["too short to say whether anything grows: 3 minutes are the least"]
         first, last = settled[:third], settled[-third:]
         wrong = []
         for name in ("rss_mb", "num_fds", "num_threads", "num_children", "num_files"):
