@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from eroica.commands.detecting import detector_for, newest_incident, still_said
+from eroica.fix.watchdog import Watcher
 from eroica.records import Cause, Incident, Job
 
 
@@ -69,6 +70,6 @@ def test_the_second_look_at_a_real_job_is_silent_only_once_it_is_mended(
     shutil.copytree(source, tmp_path / "job", ignore=shutil.ignore_patterns("__pycache__"))
     look = detector_for(incident("slow", cause("gc_pause")))
     words = ["torchrun", "--standalone", "--nproc_per_node=2", program]
-    seen = look(words, tmp_path / "job", {})
+    seen = look(words, tmp_path / "job", {}, Watcher())
     assert seen is not None
     assert seen.partition(" ")[0] == says

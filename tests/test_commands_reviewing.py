@@ -84,7 +84,7 @@ def test_the_app_is_given_all_it_can_use_and_rehearses_for_the_symptom(
             return "left"
 
     monkeypatch.setattr(app, "ReviewApp", Shown)
-    monkeypatch.setattr(fix, "rehearse", lambda *_, symptom, watcher: symptoms.append(symptom))
+    monkeypatch.setattr(fix, "rehearse", lambda *_, symptom, **more: symptoms.append(symptom))
     review = Session.load(folder)
     monkeypatch.setattr(reviewing.output, "is_interactive", lambda: True)
     reviewing.review_on_terminal(folder, tmp_path, verify=["true"], model="openai:m", no_llm=True)

@@ -57,7 +57,7 @@ def test_a_patch_that_breaks_a_running_program_is_worse(tmp_path):
 
 def test_a_faster_step_is_improved_with_its_spread(tmp_path):
     slow = GOOD.replace("5.0 ms/it", "50.0 ms/it")
-    result = run(slow, GOOD, tmp_path, symptom="slow", detector=lambda words, root, given: "")
+    result = run(slow, GOOD, tmp_path, symptom="slow", detector=lambda *given: "")
     assert result.verdict == "improved"
     assert (result.step_ms_before, result.step_ms_after) == (50.0, 5.0)
     assert result.details["spread_ms_before"] == [50.0, 50.0, 50.0]

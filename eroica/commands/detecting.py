@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from eroica.fix.rehearse import Detector
-from eroica.fix.watchdog import run_bounded
+from eroica.fix.watchdog import Watcher, run_bounded
 from eroica.records import FAMILY, Cause, Incident
 
 log = logging.getLogger(__name__)
@@ -24,11 +24,13 @@ def detector_for(incident: Incident, *, limit_s: float = LIMIT_S) -> Detector | 
         return None
     first = incident.causes[0]
 
-    def look(words: Sequence[str], folder: Path, environment: dict[str, str]) -> str | None:
+    def look(
+        words: Sequence[str], folder: Path, environment: dict[str, str], watcher: Watcher
+    ) -> str | None:
         home = folder / ".eroica-rehearsal"
         command = [sys.executable, "-m", "eroica", "run", "--once", "--json", "--", *words]
         given = {**environment, "EROICA_HOME": str(home)}
-        run_bounded(command, folder, limit_s, given)
+        run_bounded(command, folder, limit_s, given, watcher)
         seen = newest_incident(home / "incidents")
         if seen is None:
             log.warning("the patched job could not be watched again")

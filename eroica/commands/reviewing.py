@@ -78,6 +78,7 @@ def _app(
     again: Callable[[Patch, str], list[Patch]] | None,
 ) -> int:
     from eroica import fix as room
+    from eroica.commands.detecting import detector_for
     from eroica.fix.apply import user_name
     from eroica.fix.watchdog import Watcher
     from eroica.review.app import REHEARSAL, ReviewApp
@@ -88,7 +89,10 @@ def _app(
     def rehearse(patch: Patch, tell: Callable[[str], None]) -> Rehearsal:
         assert verify is not None
         symptom, watcher = session.incident.symptom, Watcher(tell, called_off)
-        return room.rehearse(patch, verify, root, symptom=symptom, watcher=watcher)
+        detector = detector_for(session.incident)
+        return room.rehearse(
+            patch, verify, root, symptom=symptom, watcher=watcher, detector=detector
+        )
 
     app = ReviewApp(
         session,

@@ -37,8 +37,8 @@ MIN_GAIN = 0.05  # step time within 5 % is noise on a shared machine
 MIN_GAIN_WHOLE_RUN = 0.25  # start-up is most of a short run, and varies more
 LOSS_RELATIVE, LOSS_ABSOLUTE = 0.1, 0.01  # a final loss further off than this is named
 
-Detector = Callable[[Sequence[str], Path, dict[str, str]], str | None]
-"""Command, folder and environment -> what it still says of the cause; empty: nothing."""
+Detector = Callable[[Sequence[str], Path, dict[str, str], Watcher], str | None]
+"""Command, folder, environment, watcher -> what it still says of the cause; empty: nothing."""
 
 
 def rehearse(
@@ -78,7 +78,13 @@ def rehearse(
         seen = None
         if detector is not None and after.status == 0:
             watcher.tell("with the patch, under the detector")
-            seen = detector(words, after_root, given)
+            seen = detector(words, after_root, given, watcher)
+            if watcher.called_off.is_set():
+                raise EroicaError(
+                    "the rehearsal was called off",
+                    "the detector was still looking",
+                    "eroica review goes on",
+                )
     notes = warnings_for(words, base)
     return judge(words, before, after, symptom, limit, seen, notes)
 
