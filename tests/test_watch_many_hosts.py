@@ -188,7 +188,7 @@ def test_a_job_that_turns_slow_is_told_once_as_a_line_and_runs_on(start, tmp_pat
     body = f"""
     def load(i):
         time.sleep(0.09 if rank == 3 and i > 220 else 0.001)
-    for i in range(430):
+    for i in range(520):
         load(i)
         step()
     print("done", flush=True)
@@ -200,7 +200,7 @@ def test_a_job_that_turns_slow_is_told_once_as_a_line_and_runs_on(start, tmp_pat
     lines = [json.loads(line) for line in hosts.out(0).splitlines()]
     slow = [line for line in lines if line["symptom"] == "slow"]
     assert slow, hosts.err(0)
-    assert slow[0]["job"]["ranks"] == [0, 1, 2, 3]
+    assert slow[0]["job"]["ranks"] == [0, 1, 2, 3], hosts.err(0) + hosts.err(1)
     assert slow[0]["causes"][0]["ranks"] == [3]
     assert hosts.out(1) == ""
     assert f"incident {slow[0]['id']} on node0" in hosts.err(1)

@@ -232,6 +232,7 @@ class Continuous:
     def _tell_slow(self) -> None:
         self.progress("slower than before: taking a window")
         windows, samples = self._take_windows(is_sampled=True)
+        self.team.call("slow")  # the other hosts read their traces meanwhile
         self._skip_steps()
         self._measure_now()
         number = next((one.number for one in reversed(windows) if one.traces), None)

@@ -168,9 +168,11 @@ class Team:
         return here < self.membership.world_size and now - self._joined_at < _JOIN_S
 
     def call(self, hint: str) -> int:
-        """Ask all hosts to gather for a new incident; return its number."""
+        """Ask all hosts to gather for a new incident, unless they do; return its number."""
         if self.exchange is None:
             return 1
+        if self.exchange.orders.phase == "collect":
+            return self.exchange.orders.incident
         number = self.exchange.orders.incident + 1
         self.exchange.announce(phase="collect", incident=number, hint=hint)
         return number
