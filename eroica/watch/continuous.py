@@ -111,6 +111,7 @@ class Continuous:
                 faults += 1
                 logger.warning("the watch failed: %r", error)
                 logger.debug("where it failed", exc_info=True)
+                self.team.resume()
                 if faults >= _MAX_FAULTS:
                     self.progress(f"watching is off ({error!r}); the job runs on")
                     return
