@@ -2,7 +2,8 @@
 
 Slow: the mean of the last 50 steps more than 5 % over the recent best; then one window and a
 short sampling profile, not again within ten minutes unless it became a further 5 % slower, at
-most six a day. Stuck and failed: once each until steps come again.
+most six a day. Stuck and failed: once each until steps come again. Longer than most modules:
+the order of looks, windows and tellings is one loop's state.
 """
 
 import contextlib

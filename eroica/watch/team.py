@@ -2,7 +2,8 @@
 
 The loop asks ``agree`` what its own verdict means for the job; the leader calls for reports and
 joins them, the others report and learn where the verdict is. Whoever cannot reach the leader
-goes on alone, and the leader goes on without those it does not hear.
+goes on alone, and the leader goes on without those it does not hear. Longer than most modules:
+both sides of one conversation are read side by side.
 """
 
 import logging
