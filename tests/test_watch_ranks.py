@@ -61,8 +61,8 @@ def watched(tmp_path):
     job.close()
 
 
-def begin(folder):
-    process = run_rank(folder, "print('up', flush=True)\ninput()")
+def begin(folder, **environment):
+    process = run_rank(folder, "print('up', flush=True)\ninput()", **environment)
     assert process.stdout.readline() == "up\n"
     return process
 
@@ -87,6 +87,30 @@ def test_a_rank_started_again_after_it_was_killed_is_a_failure_until_it_is_follo
     assert not watched.is_restarted and not watched.has_failed
     assert watched.num_restarts == 1
     finish(second)
+
+
+def test_the_ring_of_a_failed_rank_is_not_taken_for_its_successors(tmp_path, watched):
+    """Its peer is back before it is."""
+    ranks = {"3": begin(tmp_path), "2": begin(tmp_path, RANK="2")}
+    watched.refresh()
+    for process in ranks.values():
+        process.kill()
+        process.communicate()
+    second = begin(tmp_path, RANK="2")
+    watched.refresh()
+    assert watched.is_restarted
+    watched.follow()
+    watched.refresh()
+    watched.tick()
+    assert list(watched.ranks) == [2] and not watched.has_failed
+    third = begin(tmp_path)
+    watched.refresh()
+    assert {rank: one.live.pid for rank, one in watched.ranks.items()} == {
+        2: second.pid,
+        3: third.pid,
+    }
+    finish(second)
+    finish(third)
 
 
 def test_one_program_after_another_is_no_failure(tmp_path, watched):

@@ -129,7 +129,8 @@ def attend(
             return now - seen_at > _LINGER_S
 
         loop.run(is_over)
-        shutil.rmtree(folder, ignore_errors=True)
+        if not job.alive:  # else the watch failed, and the last rank takes it away
+            shutil.rmtree(folder, ignore_errors=True)
     return True
 
 

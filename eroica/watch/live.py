@@ -40,6 +40,7 @@ class WatchedJob:
         self.world_size = 0
         self.num_restarts = 0
         self._restarted: dict[int, Path] = {}
+        self._left_rings: set[int] = set()
         self._exits = ExitAlarm()
         self._created_ns = time.monotonic_ns()
         self._last_scan_ns = 0
@@ -108,8 +109,10 @@ class WatchedJob:
         logger.info("ranks were started again: %s", sorted(self._restarted))
         rings, self._restarted = self._restarted, {}
         for rank in list(self.ranks.values()):
+            rank.ending = rank.ending or ending_of(rank, self.folder)
             if rank.ending is not None or rank.rank in rings:
                 if rank.ring is not None:
+                    self._left_rings.add(rank.ring.inode)
                     rank.ring.close()
                 del self.ranks[rank.rank]
         for rank_number, path in rings.items():
@@ -118,6 +121,8 @@ class WatchedJob:
     def _take_ring(self, rank: int, path: Path) -> None:
         known = self.ranks.get(rank)
         try:
+            if path.stat().st_ino in self._left_rings:
+                return  # of a rank that failed; its successor has none yet
             if known is not None and known.ring is not None:
                 if path.stat().st_ino == known.ring.inode:
                     return
