@@ -121,6 +121,11 @@ class IncidentFolder:
         return self.path / "patterns.parquet"
 
     @property
+    def shown_path(self) -> Path:
+        """The few functions of a large pattern table that a report draws."""
+        return self.path / "evidence" / "shown.parquet"
+
+    @property
     def report_html_path(self) -> Path:
         return self.path / "report.html"
 

@@ -24,6 +24,9 @@ from eroica.records import Cause, Incident, Job, JobEvidence, StepMs, Verdict, W
 
 if TYPE_CHECKING:
     from eroica.columns import RankPatterns
+    from eroica.localize.table_file import TableFile
+
+_MAX_DRAWN_RANKS, _MAX_DRAWN_FUNCTIONS = 20_000, 14
 
 
 def diagnose_paths(
@@ -68,9 +71,48 @@ def _diagnose_table(path: Path, progress: Progress) -> IncidentFolder:
 
     progress(f"streaming {path}")
     verdict = localize_table(path, parameters=load())
-    world_size = len(open_table(path).ranks_R)
+    table = open_table(path)
+    world_size = len(table.ranks_R)
     gathered = Gathered(JobEvidence(ranks=(), world_size=world_size), source=str(path))
-    return _write(gathered, verdict, None)
+    folder = _write(gathered, verdict, None)
+    if world_size <= _MAX_DRAWN_RANKS:
+        _keep_shown(folder, table, verdict)
+    return folder
+
+
+def _keep_shown(folder: IncidentFolder, table: "TableFile", verdict: Verdict) -> None:
+    """Keep the functions that findings name, for the pictures; the table stays where it is."""
+    import numpy as np
+
+    from eroica.columns import RankPatterns
+    from eroica.summarize import write_parquet
+
+    named = [one.function.id for one in verdict.findings if one.function is not None]
+    blocks = table.chosen(set(list(dict.fromkeys(named))[:_MAX_DRAWN_FUNCTIONS]))
+    if not blocks:
+        return
+    functions = tuple(block.function for block in blocks)
+    columns = [
+        np.stack([np.asarray(column, dtype=np.float32) for column in columns], axis=1)
+        for columns in zip(*((b.beta_R, b.mu_R, b.sigma_R) for b in blocks), strict=True)
+    ]
+    beta_RF, mu_RF, sigma_RF = columns
+    none_F = np.zeros(len(functions), dtype=np.int64)
+    ranks = [
+        RankPatterns(
+            rank=rank,
+            functions=functions,
+            beta_F=beta_RF[n],
+            mu_F=mu_RF[n],
+            sigma_F=sigma_RF[n],
+            count_F=none_F.astype(np.int32),
+            total_ns_F=none_F,
+            window_ns=0,
+        )
+        for n, rank in enumerate(table.ranks_R.tolist())
+    ]
+    folder.shown_path.parent.mkdir(exist_ok=True)
+    write_parquet(folder.shown_path, ranks)
 
 
 def conclude(

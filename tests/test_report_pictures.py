@@ -192,3 +192,37 @@ def test_ten_thousand_ranks_stay_small(slow):
     picture = draw_breakdown(material)
     assert ">4242<" in picture.svg
     assert len(picture.svg) < 200_000
+
+
+def test_of_a_large_table_the_report_draws_what_findings_name(tmp_path, monkeypatch):
+    from eroica import pipeline
+    from eroica.localize.table_file import open_table, write_table
+    from eroica.report import html
+    from eroica.simulate.cluster import Cluster
+    from eroica.simulate.faults import Fault
+    from eroica.simulate.tables import Simulation
+
+    monkeypatch.setenv("EROICA_HOME", str(tmp_path / "home"))
+    jobs = Cluster(64)
+    job = Simulation(jobs, [Fault("slow_nic", (37,), 0.15)], seed=7)
+    path = tmp_path / "cluster.parquet"
+    write_table(
+        path,
+        [planned.function for planned in job.planned],
+        job.blocks(),
+        ranks_R=np.arange(64),
+        roles_R=jobs.stage_R.astype(np.int32),
+        hosts_R=jobs.hosts(),
+    )
+    folder = pipeline.diagnose_paths([path])
+    incident = folder.read_incident()
+    assert incident.causes[0].ranks == (37,)
+    kept = load(folder).patterns
+    assert [one.rank for one in kept] == list(range(64))
+    named = {finding.function.id for finding in incident.findings if finding.function}
+    assert {function.id for function in kept[0].functions} <= named
+    whole = {block.function.id: block for block in open_table(path).blocks()}
+    for n, function in enumerate(kept[37].functions):
+        assert kept[37].beta_F[n] == pytest.approx(float(whole[function.id].beta_R[37]), abs=1e-3)
+    page = html.render(folder)
+    assert 'id="heatmap"' in page and "on rank 37 is" in page

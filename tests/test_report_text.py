@@ -9,11 +9,20 @@ import msgspec
 import pytest
 from make_patterns import make_patterns
 
-from eroica.records import Claim, Decision, Diagnosis, JobEvidence, RankEvidence, StepTimes
+from eroica.records import (
+    Claim,
+    Decision,
+    Diagnosis,
+    JobEvidence,
+    RankEvidence,
+    RankExit,
+    StepMs,
+    StepTimes,
+)
 from eroica.report import html, markdown
 from eroica.report.blocks import Document, Section, Table, Text, all_anchors
 from eroica.report.content import Options, document
-from eroica.report.impact import impact_of
+from eroica.report.impact import impact_of, lost_share
 from eroica.report.material import load
 from eroica.report.timeline import strip
 
@@ -301,7 +310,7 @@ def test_pictures_of_patterns_name_the_odd_ranks(saved_incident, world_size):
     labels = {v for t, a, v in page.attributes if a == "aria-label" and t == "div"}
     assert any("ranks 2,5 43 %" in label for label in labels)
     assert any(re.search(r"rank [25] comes latest", label) for label in labels)
-    assert any(re.search(r"rank [25] in (json.loads|all_reduce)", label) for label in labels)
+    assert any(re.search(r"(json.loads|all_reduce) on rank [25] is", label) for label in labels)
 
 
 def test_pages_are_the_same_bytes_each_time(saved_incident):
@@ -383,3 +392,25 @@ def test_hostile_text_on_the_strip_is_escaped(saved_incident):
     )
     page = html.render_document(document(material, Options(pictures=False)))
     assert hostile not in page and "reject &lt;script&gt;" in page
+
+
+def test_an_end_without_fault_has_no_place_on_the_strip(saved_incident):
+    ended = [(0, 0, 1), (1, 1, 2), (2, 0, 3)]
+    ranks = tuple(
+        RankEvidence(rank=rank, exit=RankExit(exit_code=code, time_ns=T0 + at))
+        for rank, code, at in ended
+    )
+    material = timed(load(saved_incident("slow")), ranks=ranks)
+    assert [stop.label for stop in strip(material).stops] == [
+        "onset",
+        "rank 1 exited",
+        "diagnosed",
+    ]
+
+
+def test_a_job_that_was_slow_from_the_start_loses_what_its_cause_costs(saved_incident):
+    material = load(saved_incident("slow"))
+    job = msgspec.structs.replace(material.incident.job, step_ms=StepMs(before=282.0, now=289.0))
+    cause = msgspec.structs.replace(material.incident.causes[0], share=0.93)
+    incident = msgspec.structs.replace(material.incident, job=job, causes=(cause,))
+    assert lost_share(replace(material, incident=incident)) == 0.93

@@ -99,7 +99,8 @@ def draw_heatmap(material: Material) -> Picture | None:
         return None
     guilty = guilty_ranks(material)
     groups = canvas.blocks(ranks_R, guilty)
-    shown_FB = np.stack([distance_FR[chosen][:, ix].max(axis=1) for _, ix in groups], axis=1)
+    # The odd ranks stand alone; of a block of the others what is usual there is shown.
+    shown_FB = np.stack([distance_FR[chosen][:, ix].mean(axis=1) for _, ix in groups], axis=1)
     names = [canvas.short(functions[n].name, 38) for n in chosen]
 
     def paint(figure: canvas.Figure) -> None:
@@ -119,10 +120,14 @@ def draw_heatmap(material: Material) -> Picture | None:
     rows = [n for n, f in enumerate(chosen) if functions[f].id in cited] or [*range(len(chosen))]
     told_FR = np.full((len(chosen), len(ranks_R)), -1.0)
     told_FR[rows] = distance_FR[chosen][rows]
-    worst = np.unravel_index(int(told_FR.argmax()), told_FR.shape)
+    odd_R = np.isin(ranks_R, guilty)
+    if odd_R.any():
+        told_FR[:, ~odd_R] = -1.0
+    row, column = np.unravel_index(int(told_FR.argmax()), told_FR.shape)
+    usual = float(np.median(distance_FR[chosen[int(row)]]))
     alt = (
-        f"Farthest from its peers: rank {ranks_R[worst[1]]} in "
-        f"{canvas.short(functions[chosen[int(worst[0])]].name, 80)}; "
+        f"{canvas.short(functions[chosen[int(row)]].name, 80)} on rank {ranks_R[column]} is "
+        f"{told_FR[row, column]:.2f} from its peers, the median rank {usual:.2f}; "
         f"{len(chosen)} functions over {len(ranks_R)} ranks."
     )
     picture = canvas.svg("heatmap", (8.6, 1.2 + 0.24 * len(chosen)), paint)

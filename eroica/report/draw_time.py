@@ -51,12 +51,14 @@ def draw_steps(material: Material) -> Picture | None:
         axes.plot(x, top, color=canvas.CALM, linewidth=0.6, alpha=0.7, label="slowest rank")
         if onset is not None:
             axes.axvline(0, color=canvas.GUILTY, linewidth=1.2)
+            is_late = x[0] < 0 and -x[0] > max(0.0, float(x[-1]))  # beside it stands the legend
             axes.annotate(
                 "onset",
                 (0, 1),
                 xycoords=("data", "axes fraction"),
-                xytext=(4, -10),
+                xytext=(-4 if is_late else 4, -10),
                 textcoords="offset points",
+                ha="right" if is_late else "left",
                 color=canvas.GUILTY,
             )
         axes.set_xlabel("seconds from the onset" if onset is not None else "seconds")

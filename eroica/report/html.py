@@ -105,7 +105,10 @@ def _block(block: Block, anchors: frozenset[str]) -> str:
 
 
 def _table(table: Table, anchors: frozenset[str]) -> str:
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.header)
+    head = "".join(
+        f'<th scope="col"{" class=number" if n in table.numeric else ""}>{escape(cell)}</th>'
+        for n, cell in enumerate(table.header)
+    )
     rows = []
     for number, row in enumerate(table.rows):
         anchor = table.anchors[number] if table.anchors else ""

@@ -10,7 +10,8 @@ def lost_share(material: Material) -> float | None:
     """Return the share of the job's time that is lost, 0..1; None where it is not known.
 
     A stuck or failed job loses all of it. A slow one loses what its step takes over the step
-    before the onset, else the share of its first cause.
+    before the onset, or the share of its first cause, whichever is more: a job that was slow from
+    the start has no better time to compare with.
     """
     incident = material.incident
     if incident.symptom in ("stuck", "failed"):
@@ -18,9 +19,10 @@ def lost_share(material: Material) -> float | None:
     if incident.symptom != "slow":
         return None
     before, now = incident.job.step_ms.before, incident.job.step_ms.now
+    shares = [one.share for one in incident.causes[:1] if one.share is not None]
     if before and now and now > before:
-        return 1 - before / now
-    return incident.causes[0].share if incident.causes else None
+        shares.append(1 - before / now)
+    return max(shares) if shares else None
 
 
 def since_onset_ns(material: Material) -> int | None:

@@ -62,11 +62,12 @@ def _attempt(lost: list[str], what: str, read: Callable[[], T]) -> T | None:
 
 
 def _patterns(folder: IncidentFolder) -> list[RankPatterns]:
-    if not folder.patterns_path.exists():
+    there = [path for path in (folder.patterns_path, folder.shown_path) if path.exists()]
+    if not there:
         return []
     from eroica.summarize import read_parquet
 
-    return list(read_parquet(folder.patterns_path))
+    return list(read_parquet(there[0]))
 
 
 def iso_ns(text: str | None) -> int | None:

@@ -37,15 +37,22 @@ dd { margin: 0; }
 .strip li.good::before { background: var(--good); }
 .strip li.bad::before { background: var(--bad); }
 .strip li.bad { border-top-color: var(--bad); }
+.strip li:last-child { border-color: transparent; }
 .strip span { display: block; }
 .strip .what { font-weight: 600; }
 .strip .bad .what { color: var(--bad); }
 .strip .when { color: var(--soft); font-size: .86rem; font-variant-numeric: tabular-nums; }
-.scroll { overflow-x: auto; }
+.scroll, .picture { overflow-x: auto; background:
+  linear-gradient(to right, var(--paper) 1.5rem, transparent 3rem) left / 3rem 100% no-repeat local,
+  linear-gradient(to left, var(--paper) 1.5rem, transparent 3rem) right / 3rem 100% no-repeat local,
+  linear-gradient(to right, #c3c9d1, transparent) left / .6rem 100% no-repeat scroll,
+  linear-gradient(to left, #c3c9d1, transparent) right / .6rem 100% no-repeat scroll; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; margin: .5rem 0; }
 th, td { text-align: left; vertical-align: top; padding: .3rem .7rem .3rem 0;
-  border-bottom: 1px solid var(--line); overflow-wrap: anywhere; min-width: 2.6rem; }
-th { color: var(--soft); font-weight: 600; }
+  border-bottom: 1px solid var(--line); overflow-wrap: anywhere; min-width: 5.6rem; }
+th { color: var(--soft); font-weight: 600; overflow-wrap: normal; }
+th:first-child, td:first-child { min-width: 2.8rem; }
+th.number, td.number { min-width: 0; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 tr:target { background: #fff6d6; }
 pre { background: #f6f7f9; border: 1px solid var(--line); padding: .7rem; overflow-x: auto;
@@ -58,7 +65,6 @@ code { font: .92em ui-monospace, "DejaVu Sans Mono", monospace; background: #f1f
 .hunk { color: var(--soft); }
 figure { margin: 1rem 0; }
 figcaption { font-weight: 600; font-size: .95rem; }
-.picture { overflow-x: auto; }
 .picture svg { width: 100%; min-width: 34rem; height: auto; display: block; }
 footer { margin-top: 2.5rem; padding-top: .6rem; border-top: 1px solid var(--line);
   color: var(--soft); font-size: .86rem; }

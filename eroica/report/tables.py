@@ -1,5 +1,6 @@
 """Tables of a report: ranks, findings, hosts, versions."""
 
+import re
 from dataclasses import fields
 
 from eroica import config, units
@@ -27,6 +28,10 @@ def ranks_table(incident: Incident) -> Table:
     return Table(header, tuple(rows))
 
 
+_LONG_LIST = re.compile(r"(\branks (?:\d+(?:-\d+)?,){3}\d+(?:-\d+)?)(?:,\d+(?:-\d+)?){4,}")
+"""Ranks one by one in a sentence; the table has a column for them."""
+
+
 def findings_table(incident: Incident) -> Table:
     """Every finding a cause cites first, then the others, up to a limit that is said."""
     cited = {key for cause in incident.causes for key in cause.findings}
@@ -37,7 +42,7 @@ def findings_table(incident: Incident) -> Table:
     if len(ordered) > len(shown):
         rows.append(("", f"{len(ordered) - len(shown)} more in incident.json", "", "", "", ""))
         anchors.append("")
-    header = ("Id", "Finding", "Rank", "beta", "Peers' beta", "Distance (threshold)")
+    header = ("Id", "Finding", "Rank", "Share", "Peers' share", "Distance (limit)")
     kept = [n for n in range(len(header)) if n < 3 or any(row[n] for row in rows)]
     return Table(
         tuple(header[n] for n in kept),
@@ -51,6 +56,7 @@ def _finding_row(finding: Finding) -> tuple[str, ...]:
     ranks = finding.ranks or (() if finding.rank is None else (finding.rank,))
     function = finding.function
     text = finding.text or (function.name if function else finding.kind)
+    text = _LONG_LIST.sub(lambda found: f"{found[1]} and more", text)
     if function and function.file:
         where = citation(Place(name=function.name, file=function.file, line=function.line))
         named = "" if function.name in text else f" {function.name}"

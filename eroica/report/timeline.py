@@ -42,9 +42,12 @@ def _of_the_job(material: Material) -> Iterator[Moment]:
         return
     ended = [(one.rank, one.exit) for one in evidence.ranks if one.exit is not None]
     timed = [(exit.time_ns, rank, exit) for rank, exit in ended if exit.time_ns is not None]
-    for number, (when, rank, exit) in enumerate(sorted(timed, key=lambda one: one[0])):
+    is_first = True
+    for when, rank, exit in sorted(timed, key=lambda one: one[0]):
         what = f"rank {rank} exited"
-        yield Moment(when, f"{what}{_how(exit)}", "" if number else what, "bad")
+        is_told = is_first and bool(exit.signal or exit.exit_code)
+        is_first = is_first and not is_told
+        yield Moment(when, f"{what}{_how(exit)}", what if is_told else "", "bad")
     for event in evidence.log_events[:_MAX_LOG_ROWS]:
         if event.time_ns is not None:
             yield Moment(event.time_ns, f"log: {event.text[:160]}")

@@ -227,8 +227,9 @@ def _draft(view: JobView, found: Slowest, group: Group) -> Draft:
         summary=f"{text}: {percent(found.share)} of the step",
         action=action,
         why=[
-            f"{who} work{'s' if len(slow) == 1 else ''} {percent(_of(view, columns))} of the time; "
-            f"the others wait for {percent(found.excess)} more of it.",
+            f"{who} {'is' if len(slow) == 1 else 'are'} busy {percent(_of(view, columns))} of the "
+            f"time; the others wait {percent(found.excess)} of the time more than "
+            f"{'it does' if len(slow) == 1 else 'they do'}.",
             f"{at or 'Its work'} takes {percent(group.mine)} there and {percent(group.peers)} on "
             f"the peers{step_text(view, found.share)}.",
             *[f.text for f in arrival[:1]],
