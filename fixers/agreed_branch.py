@@ -15,7 +15,7 @@ Only some ranks reach the `if` itself, or the value was made equal on all ranks 
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
-from eroica.fix.decisions import differs, free, score_of, together
+from eroica.fix.decisions import differs, free, score_of, together, works
 from eroica.fix.edits import Edits
 from eroica.fix.facts import ends_early
 from eroica.fix.moves import meets_all
@@ -162,6 +162,37 @@ class Engine:
             dist.barrier()
 """,
     ),
+    Example(
+        category="divergent_control_flow",
+        before="""\
+import torch
+import torch.distributed as dist
+
+class Trainer:
+    def training_step(self, batch):
+        loss = self.model(batch).mean()
+        if torch.isnan(loss):  # <-- here
+            return None
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+""",
+        after="""\
+import torch
+import torch.distributed as dist
+
+class Trainer:
+    def training_step(self, batch):
+        loss = self.model(batch).mean()
+        decision = torch.tensor(int(bool(torch.isnan(loss))), device=loss.device)
+        dist.all_reduce(decision, op=dist.ReduceOp.MAX)
+        if decision.item():
+            return None
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+""",
+    ),
 )
 KEEPS = (
     Example(
@@ -226,5 +257,5 @@ def _parts(context: Context, source: Source, node: cst.If) -> bool:
     if inside or beside:
         return inside is not beside
     return isinstance(ends_early(node.body), cst.Return) and any(
-        meets_all(source, statement, context.files) for statement in source.following(node)
+        works(context, source, statement) for statement in source.following(node)
     )

@@ -54,6 +54,7 @@ def fetch(url):
 _FULL = re.compile(
     r"requests\.(get|post|put|head|delete|request)|httpx\.\w+|urllib\.request\.urlopen"
     r"|subprocess\.(run|call|check_call|check_output)|socket\.create_connection|concurrent\.futures\.wait"
+    r"|http\.client\.HTTPS?Connection|ftplib\.FTP|smtplib\.SMTP|redis\.Redis|psycopg2\.connect"
 )
 _METHODS = frozenset({"communicate", "result"})
 

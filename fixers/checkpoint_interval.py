@@ -107,7 +107,7 @@ def _saves(context: Context, source: Source, call: cst.Call, depth: int = 2) -> 
         "pickle.dump",
     ):
         return True
-    if depth and name != "step":
+    if depth:
         for other, function in definitions(source, call, context.files):
             if any(_saves(context, other, inner, depth - 1) for inner in calls_here(function.body)):
                 return True

@@ -135,7 +135,7 @@ loader = DataLoader([1], sampler=DistributedSampler([1]))  # <-- here
 
 def fix(context: Context) -> FixerResult | None:
     """Add the sampler, or mend it; None where the loaders have one that is right."""
-    mended = _same_for_all(context) or _own_order(context)
+    mended = _same_for_all(context) or _plain_sampler(context) or _own_order(context)
     if mended is not None:
         return mended
     for source in context.files:
@@ -175,6 +175,30 @@ def _same_for_all(context: Context) -> FixerResult | None:
                 "group.",
                 score=0.95 if context.cause.category == "sampler_misconfiguration" else 0.5,
             )
+    return None
+
+
+def _plain_sampler(context: Context) -> FixerResult | None:
+    """``sampler=RandomSampler(ds)``: of all the data, on each rank."""
+    if context.cause.category != "sampler_misconfiguration":
+        return None
+    for source, call in context.every(cst.Call, 0.4):
+        kind = source.full_name(call.func).rpartition(".")[2]
+        if kind not in ("RandomSampler", "SequentialSampler") or len(call.args) != 1:
+            continue
+        above = source.parent(source.parent(call))  # type: ignore[arg-type]
+        if isinstance(above, cst.Call) and "BatchSampler" in code(above.func):
+            continue
+        edits = Edits(source)
+        edits.add_import("from torch.utils.data import DistributedSampler")
+        order = "" if kind == "RandomSampler" else ", shuffle=False"
+        edits.replace_text(call, f"DistributedSampler({code(call.args[0].value)}{order})")
+        return context.result(
+            edits,
+            why=f"{source.path}:{source.line(call)} draws from all of the data on every rank.",
+            behaviour="Each rank reads its share; call set_epoch() for a new order each epoch.",
+            score=0.9,
+        )
     return None
 
 

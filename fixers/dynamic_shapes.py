@@ -16,7 +16,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.tree import Source, argument, code, dotted, find
+from eroica.fix.tree import Source, argument, code, dotted, find, last_name
 
 CODE = "CMP001"
 ANSWERS = frozenset({"recompilation"})
@@ -100,6 +100,23 @@ def _shapes(context: Context) -> FixerResult | None:
                 continue
             if dynamic is None and "torch.tensor(" in source.text:
                 continue  # numbers are passed as tensors already: shapes are not what changes
+            edits = Edits(source)
+            edits.set_argument(call, "dynamic", "True")
+            return context.result(
+                edits,
+                why=f"{source.path}:{source.line(call)} compiles for one shape; the inputs come "
+                "in many.",
+                behaviour="One compilation for sizes in general; its code may be a little slower.",
+                score=0.7,
+            )
+        for call in find(source.module, cst.Call):
+            dynamic = argument(call, "dynamic")
+            if (
+                dynamic is None
+                or code(dynamic.value) != "False"
+                or last_name(call.func) != "compile"
+            ):
+                continue
             edits = Edits(source)
             edits.set_argument(call, "dynamic", "True")
             return context.result(

@@ -79,6 +79,23 @@ def mine(lengths, rank, world):
     return order[rank::world]
 """,
     ),
+    Example(
+        category="load_imbalance",
+        before="""\
+def part(samples, rank, world):
+    samples = sorted(samples, key=len)
+    per = (len(samples) + world - 1) // world
+    start = rank * per
+    return samples[start:start + per]  # <-- here
+""",
+        after="""\
+def part(samples, rank, world):
+    samples = sorted(samples, key=len)
+    per = (len(samples) + world - 1) // world
+    start = rank * per
+    return samples[rank::world]
+""",
+    ),
 )
 KEEPS = (
     Example(
@@ -108,7 +125,7 @@ _WORLD = re.compile(r"(?:.*\.)?(?:world|world_?size|size|num_?replicas|n_?ranks|
 
 def fix(context: Context) -> FixerResult | None:
     """Split by count; None where no rank's part is picked by a bin or a key."""
-    return _masks(context) or _filters(context) or _blocks(context)
+    return _masks(context) or _filters(context) or _blocks(context) or _spans(context)
 
 
 def _key_of_rank(test: cst.CSTNode) -> tuple[cst.BaseExpression, str] | None:
@@ -228,6 +245,29 @@ def _blocks(context: Context) -> FixerResult | None:
             continue
         edits = Edits(source)
         edits.replace_text(node, f"{items}[{code(at.value)}::{world}]")
+        return _result(context, source, node, edits)
+    return None
+
+
+def _spans(context: Context) -> FixerResult | None:
+    """``start = rank * size`` and ``items[start:start + size]`` of items that are sorted."""
+    for source, node in context.every(cst.Subscript, 0.6):
+        match = re.fullmatch(r".+\[(\w+) ?: ?(?:\1 ?\+ ?([\w.]+)|\w+)\]", code(node), re.S)
+        function = source.function_of(node)
+        world = _world(source, node)
+        if match is None or function is None or world is None:
+            continue
+        made = {t: v for t, v, _ in source.assignments(function.body)}
+        start = made.get(match[1])
+        if not isinstance(start, cst.BinaryOperation) or not isinstance(
+            start.operator, cst.Multiply
+        ):
+            continue
+        rank = next((s for s in (start.left, start.right) if is_ranked(s)), None)
+        if rank is None or "sort" not in code(function.body) or match[2] is None:
+            continue
+        edits = Edits(source)
+        edits.replace_text(node, f"{code(node.value)}[{code(rank)}::{world}]")
         return _result(context, source, node, edits)
     return None
 

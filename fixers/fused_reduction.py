@@ -200,10 +200,10 @@ def _in_place(
 ) -> FixerResult | None:
     """``all_reduce(p.grad)`` for each parameter, perhaps behind a test of None."""
     value = code(call.args[0].value)
-    owner = code(loop.target)
-    if not isinstance(loop.target, cst.Name) or not re.fullmatch(
-        rf"{owner}(\.grad|\.data|\.grad\.data)?", value
-    ):
+    owner = target = code(loop.target)
+    if isinstance(loop.target, cst.Tuple) and ".named_parameters(" in code(loop.iter):
+        owner = code(loop.target.elements[-1].value)
+    if not re.fullmatch(rf"{re.escape(owner)}(\.grad|\.data|\.grad\.data)?", value):
         return None
     line = source.statement_of(call)
     body = list(loop.body.body)
@@ -221,7 +221,7 @@ def _in_place(
     table = code(loop.iter)
     condition = f" if {value} is not None" if guard or within is not None else ""
     new = edits.statements(f"""\
-parts = [{value} for {owner} in {table}{condition}]
+parts = [{value} for {target} in {table}{condition}]
 flat = {torch}.cat([part.reshape(-1) for part in parts])
 {code(call.func)}(flat{_rest(call)})
 for part, new in zip(parts, flat.split([part.numel() for part in parts])):

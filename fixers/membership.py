@@ -2,7 +2,7 @@
 
 ## What it does
 Turns a list that is only added to and searched with `in` into a set; one whose front is taken with
-`pop(0)` into a deque.
+`pop(0)` into a deque. Puts what is sorted after each addition where it belongs.
 
 ## Why it hurts
 `in` goes through the whole list, `pop(0)` moves all that is behind. Both get slower with each step
@@ -80,6 +80,30 @@ def train(model, stream):
             model(waiting.popleft()).backward()
 """,
     ),
+    Example(
+        category="growing_state",
+        before="""\
+class Median:
+    def __init__(self):
+        self.values = []
+
+    def push(self, value):
+        self.values.append(value)
+        self.values.sort()  # <-- here
+        return self.values[len(self.values) // 2]
+""",
+        after="""\
+import bisect
+
+class Median:
+    def __init__(self):
+        self.values = []
+
+    def push(self, value):
+        bisect.insort(self.values, value)
+        return self.values[len(self.values) // 2]
+""",
+    ),
 )
 KEEPS = (
     Example(
@@ -117,7 +141,11 @@ def fix(context: Context) -> FixerResult | None:
     for source in context.files:
         for target, value, _ in source.assignments():
             if isinstance(value, cst.List) and not value.elements and target:
-                edits = _as_set(source, target, value) or _as_deque(source, target, value)
+                edits = (
+                    _as_set(source, target, value)
+                    or _as_deque(source, target, value)
+                    or _kept_sorted(source, target)
+                )
                 near = _nearest(context, source, target)
                 if edits is None or near < 0.6:
                     continue
@@ -221,6 +249,21 @@ def _as_deque(source: Source, target: str, value: cst.List) -> Edits | None:
     edits.add_import("from collections import deque")
     edits.replace_text(value, "deque()")
     return edits
+
+
+def _kept_sorted(source: Source, target: str) -> Edits | None:
+    """``x.append(v)`` and ``x.sort()`` right behind it: put it where it belongs."""
+    for line in find(source.module, cst.SimpleStatementLine):
+        after = source.following(line)
+        match = re.fullmatch(rf"{re.escape(target)}\.append\((.+)\)", code(line), re.S)
+        if match is None or not after or code(after[0]) != f"{target}.sort()":
+            continue
+        edits = Edits(source)
+        edits.add_import("import bisect")
+        edits.replace(line, edits.statements(f"bisect.insort({target}, {match[1]})"))
+        edits.remove(after[0])
+        return edits
+    return None
 
 
 def _is_whole_list(source: Source, node: cst.CSTNode) -> bool:

@@ -83,6 +83,23 @@ def ready(store, rank, cache):
         store.wait(["ready"])
 """,
     ),
+    Example(
+        category="polling_wait",
+        symptom="stuck",
+        before="""\
+def sync(store, rank, phase):
+    if rank == 0:
+        if phase > 0:
+            store.set(f"p{phase}", "1")
+    store.wait([f"p{phase}"])  # <-- here
+""",
+        after="""\
+def sync(store, rank, phase):
+    if rank == 0:
+        store.set(f"p{phase}", "1")
+    store.wait([f"p{phase}"])
+""",
+    ),
 )
 KEEPS = (
     Example(
@@ -124,8 +141,11 @@ def fix(context: Context) -> FixerResult | None:
             if signal is None:
                 continue
             edits = Edits(source)
-            edits.remove(signal)
-            edits.after(inner, code(signal))
+            if len(body_of(inner)) == 1:
+                edits.replace(inner, [signal])
+            else:
+                edits.remove(signal)
+                edits.after(inner, code(signal))
             return context.result(
                 edits,
                 why=f"{source.path}:{source.line(signal)} `{code(signal)}` is left out where "
@@ -141,7 +161,7 @@ def _last_signal(source: Source, inner: cst.CSTNode) -> cst.SimpleStatementLine 
     if not isinstance(inner, cst.If) or inner.orelse is not None or ranked(source, inner.test):
         return None
     body = body_of(inner)
-    last = body[-1] if len(body) > 1 else None
+    last = body[-1] if body else None
     if not isinstance(last, cst.SimpleStatementLine) or called(last) is None:
         return None
     text = code(last)

@@ -85,6 +85,30 @@ def train(model, batches):
         dist.all_reduce(loss)
 """,
     ),
+    Example(
+        category="uneven_inputs",
+        before="""\
+from torch.nn.parallel import DistributedDataParallel
+
+def train(net, opt, files):
+    model = DistributedDataParallel(net)
+    n = len(files)
+    for i in range(n):  # <-- here
+        model(read(files[i])).sum().backward()
+        opt.step()
+""",
+        after="""\
+from torch.nn.parallel import DistributedDataParallel
+
+def train(net, opt, files):
+    model = DistributedDataParallel(net)
+    n = len(files)
+    with model.join():
+        for i in range(n):
+            model(read(files[i])).sum().backward()
+            opt.step()
+""",
+    ),
 )
 KEEPS = (
     Example(
@@ -118,7 +142,11 @@ def fix(context: Context) -> FixerResult | None:
     """Join the loop, or end it together; None where no loop over data trains."""
     for source in context.files:
         for loop in find(source.module, cst.For):
-            if not _trains(context, source, loop) or _is_counter(loop) or _is_joined(source, loop):
+            if (
+                not _trains(context, source, loop)
+                or _is_counter(source, loop)
+                or _is_joined(source, loop)
+            ):
                 continue
             if not _may(context, source, loop) or _is_pipeline(source, loop):
                 continue
@@ -162,10 +190,14 @@ def _may(context: Context, source: Source, loop: cst.For) -> bool:
     )
 
 
-def _is_counter(loop: cst.For) -> bool:
+def _is_counter(source: Source, loop: cst.For) -> bool:
     """``for step in range(n)``: the same on all ranks, unless n is this rank's own length."""
     text = code(loop.iter)
-    return text.startswith("range(") and "len(" not in text
+    if not text.startswith("range(") or "len(" in text:
+        return False
+    counts = names(loop.iter)
+    made = source.assignments(source.function_of(loop))
+    return not any(target in counts and "len(" in code(value) for target, value, _ in made)
 
 
 def _is_joined(source: Source, loop: cst.For) -> bool:

@@ -16,6 +16,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import backward_call, calls_here, definitions, ranked, wrapped_models
+from eroica.fix.moves import call_sites
 from eroica.fix.tree import Source, dotted, find
 
 CODE = "EVL001"
@@ -97,6 +98,42 @@ class Trainer:
             print(self.model.module(x))
 """,
     ),
+    Example(
+        category="rank_conditional_collective",
+        symptom="stuck",
+        before="""\
+from torch.nn.parallel import DistributedDataParallel
+
+class Trainer:
+    def __init__(self, net, rank):
+        self.rank, self.model = rank, DistributedDataParallel(net)
+
+    def validate(self, data):
+        return sum(self.model(x).mean().item() for x in data)  # <-- here
+
+    def fit(self, data, held_out):
+        for x in data:
+            self.model(x).sum().backward()
+            if self.rank == 0:
+                print(self.validate(held_out))
+""",
+        after="""\
+from torch.nn.parallel import DistributedDataParallel
+
+class Trainer:
+    def __init__(self, net, rank):
+        self.rank, self.model = rank, DistributedDataParallel(net)
+
+    def validate(self, data):
+        return sum(self.model.module(x).mean().item() for x in data)
+
+    def fit(self, data, held_out):
+        for x in data:
+            self.model(x).sum().backward()
+            if self.rank == 0:
+                print(self.validate(held_out))
+""",
+    ),
 )
 KEEPS = (
     Example(
@@ -149,6 +186,11 @@ def _uses(
         for number, arg in enumerate(call.args):
             if dotted(arg.value) in wrapped and _runs(context, source, call, number, arg):
                 found.append(arg.value)
+        for other, function in definitions(source, call, context.files):
+            if other is source and len(call_sites(function, context.files)) == 1:
+                own = [c for c in calls_here(function.body) if _is_member(c, wrapped)]
+                if own and backward_call(function.body) is None:
+                    found += [c.func for c in own]
     return found
 
 
@@ -160,3 +202,8 @@ def _runs(context: Context, source: Source, call: cst.Call, number: int, arg: cs
         if any(dotted(inner.func) == name for inner in find(function.body, cst.Call)):
             return True
     return False
+
+
+def _is_member(call: cst.Call, wrapped: set[str]) -> bool:
+    """``self.model(...)``: the same in all methods, as a plain name is not."""
+    return dotted(call.func) in wrapped and "." in dotted(call.func)

@@ -58,7 +58,7 @@ HIDDEN = frozenset(
 )
 _RANK = re.compile(
     r"(?!(?:.*_)?(?:per|num|n|max|min|by|each|of|low)_rank)(?:.*_)?(?:rank|rank_?id)\d*|(?:is_?)?(?:main|master|chief|primary)(?:_?(?:process|rank|proc|node))?"
-    r"|is_?rank_?(?:0|zero)|rank_?(?:0|zero)(?:_only)?|is_(?:local_)?(?:main|world)_process(?:_zero)?",
+    r"|(?:is_?)?(?:global|world|local)_zero|is_?rank_?(?:0|zero)|rank_?(?:0|zero)(?:_only)?|is_(?:local_)?(?:main|world)_process(?:_zero)?",
     re.I,
 )
 _RANK_CALLS = re.compile(

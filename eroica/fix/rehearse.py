@@ -6,10 +6,8 @@ by it.
 """
 
 import logging
-import os
 import re
 import shlex
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,12 +15,11 @@ from statistics import median
 
 from eroica.errors import EroicaError, InputError
 from eroica.fix.apply import apply
+from eroica.fix.scratch import copy_tree, notes_on, stamps
 from eroica.fix.watchdog import Run, Watcher, run_bounded
 from eroica.records import Patch, Rehearsal
 
 log = logging.getLogger(__name__)
-SKIP = (".git", ".hg", ".eroica", ".venv", "venv", "__pycache__", "node_modules", "wandb", "mlruns")
-LINK_BYTES = 50_000_000  # larger files are linked into the copy, not copied: data is read-only
 OFFLINE = {
     "WANDB_MODE": "offline",
     "WANDB_SILENT": "true",
@@ -69,8 +66,9 @@ def rehearse(
             Path(scratch) / "after" / base.name,
             Path(scratch) / "before" / base.name,
         )
-        copy_tree(base, after_root)
+        copied = copy_tree(base, after_root)
         copy_tree(base, before_root)
+        shared = stamps(copied.linked)
         apply(patches, after_root)
         after = _run(words, after_root, limit_s, given, watcher, "with the patch")
         limit = min(limit_s, max(15.0, 2.0 * after.seconds)) if after.status == 0 else limit_s / 2
@@ -85,7 +83,7 @@ def rehearse(
                     "the detector was still looking",
                     "eroica review goes on",
                 )
-    notes = warnings_for(words, base)
+    notes = [*warnings_for(words, base), *notes_on(copied, shared)]
     return judge(words, before, after, symptom, limit, seen, notes)
 
 
@@ -121,28 +119,6 @@ def split_command(command: str | Sequence[str]) -> tuple[dict[str, str], tuple[s
             '--verify "torchrun ... train.py"',
         )
     return given, tuple(words)
-
-
-def copy_tree(source: Path, target: Path) -> None:
-    """Copy a project; large files become links, other links are kept as links."""
-    target.mkdir(parents=True)
-    for folder, folders, files in os.walk(source):
-        folders[:] = [name for name in folders if name not in SKIP]
-        here = target / Path(folder).relative_to(source)
-        here.mkdir(exist_ok=True)
-        for name in list(folders):
-            if (Path(folder) / name).is_symlink():
-                folders.remove(name)
-                (here / name).symlink_to((Path(folder) / name).resolve())
-        for name in files:
-            file = Path(folder) / name
-            if file.is_symlink() or not file.is_file():
-                if file.exists() and file.is_file():
-                    (here / name).symlink_to(file.resolve())
-            elif file.stat().st_size > LINK_BYTES:
-                (here / name).symlink_to(file.resolve())
-            else:
-                shutil.copy2(file, here / name)
 
 
 def warnings_for(command: Sequence[str], root: Path) -> list[str]:
