@@ -1,6 +1,5 @@
 """Rehearsals: small programs before and after a patch, bounded, with nothing left behind."""
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from eroica.errors import InputError
 from eroica.fix.diff import file_edit, unified
 from eroica.fix.propose import propose
-from eroica.fix.rehearse import copy_tree, loss_change, rehearse, split_command, warnings_for
+from eroica.fix.rehearse import loss_change, rehearse, split_command, warnings_for
 from eroica.fix.watchdog import Run, run_bounded, with_token
 from eroica.records import Cause, Incident, Job, Patch, Place
 
@@ -120,20 +119,6 @@ def test_environment_words_come_off_the_command():
     )
     with pytest.raises(InputError, match="no command"):
         split_command("A=1")
-
-
-def test_large_files_and_links_are_linked_into_the_copy(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["eroica.fix.rehearse"], "LINK_BYTES", 10)
-    source = tmp_path / "s"
-    (source / ".git").mkdir(parents=True)
-    (source / "data").mkdir()
-    (source / "data" / "big.bin").write_bytes(b"x" * 11)
-    (source / "small.py").write_text("x = 1\n")
-    (source / "gone").symlink_to("nowhere")
-    copy_tree(source, tmp_path / "t")
-    assert sorted(os.listdir(tmp_path / "t")) == ["data", "small.py"]
-    assert (tmp_path / "t" / "data" / "big.bin").is_symlink()
-    assert not (tmp_path / "t" / "small.py").is_symlink()
 
 
 def test_shared_absolute_paths_are_named(tmp_path):

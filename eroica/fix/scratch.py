@@ -18,10 +18,7 @@ SKIP = (".git", ".hg", ".eroica", ".venv", "venv", "__pycache__", "node_modules"
 LINK_BYTES = 50_000_000
 COPY_BYTES = 2_000_000_000
 """Of what a job may write itself; all such files of a copy together."""
-_WRITTEN = re.compile(
-    r"\.(pt|pth|ckpt|safetensors|distcp|pkl|log|out|err|jsonl|csv|tsv|db|sqlite3?|tmp)$|tfevents",
-    re.I,
-)
+_WRITTEN = re.compile(r"\.(pt|pth|ckpt|safetensors|distcp|log|out|err|tmp)$|tfevents", re.I)
 _FICLONE = 0x40049409
 
 
@@ -72,7 +69,7 @@ def _copy_file(file: Path, target: Path, copied: Copied) -> None:
 
 
 def _share_blocks(file: Path, target: Path) -> bool:
-    """Make a copy that shares the blocks until one of both is written; False where that cannot be."""
+    """Make a copy that shares the blocks until one is written; False where that cannot be."""
     try:
         with file.open("rb") as old, target.open("wb") as new:
             fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
