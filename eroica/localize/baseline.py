@@ -22,6 +22,7 @@ from eroica.records import Finding, Function, Place
 Float64 = NDArray[np.float64]
 MIN_GROWTH = 0.05  # of the old step
 MAX_ROWS = 12  # of the table of what changed
+MOST_RANKS = 0.7  # of those both runs have: more of them changed, so all did
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def changes(old: Sequence[RankPatterns], new: Sequence[RankPatterns]) -> list[Ch
         grown = new_R - old_R
         floor = 0.25 * float(grown.max(initial=0.0))
         ranks = tuple(r for r, g in zip(shared, grown, strict=False) if g > floor and g > 0)
-        everyone = not shared or len(ranks) > 0.7 * len(shared)
+        everyone = not shared or len(ranks) > MOST_RANKS * len(shared)
         value = float(np.median(grown)) if everyone else float(grown.max())
         base = float(np.median(old_R)) if everyone else float(old_R[int(grown.argmax())])
         found.append(Change(function, base, base + value, ranks, everyone))

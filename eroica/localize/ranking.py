@@ -54,6 +54,7 @@ EXPLAINS: dict[str, frozenset[str]] = {
     ),
 }
 MAX_CAUSES = 5  # a person reads the first two
+COVERS = 0.4  # of a vague cause's share that a sharper one must explain to stand for it
 
 
 def rank_drafts(drafts: Sequence[Draft], parameters: Parameters) -> list[Draft]:
@@ -86,7 +87,7 @@ def _is_same(one: Draft, other: Draft) -> bool:
 
 def _covers(sharp: Draft, vague: Draft) -> bool:
     """A sharp cause explains a vague one unless the vague one is far larger."""
-    return sharp.claims >= 0.4 * (vague.share or vague.rank_share or 0.0)
+    return sharp.claims >= COVERS * (vague.share or vague.rank_share or 0.0)
 
 
 def _is_worth(draft: Draft, parameters: Parameters) -> bool:

@@ -28,6 +28,7 @@ from eroica.units import rank_phrase
 MAX_CAUSES = 4  # a person reads the first two
 STILL_WORKING = frozenset({"serialized_on_rank0", "straggler_compute"})
 """Categories of a rank that works while the others wait: no hang."""
+SURE = 0.6  # confidence from which nothing vaguer is asked
 
 
 def localize_stuck(evidence: JobEvidence, *, parameters: Parameters | None = None) -> Verdict:
@@ -79,7 +80,7 @@ def _suspects(
     rules = follower(project, divergence.calls, evidence.log_events)
     found += blocked(held_up, rules, waiting, peers)
     found += order.two_threads(peers)
-    if any(s.confidence >= 0.6 for s in found):
+    if any(s.confidence >= SURE for s in found):
         return _after_a_death(found, ended, alive)
     if order.only_point_to_point(peers):
         found += order.point_to_point(peers)

@@ -27,6 +27,8 @@ from eroica.records import Place
 BETWEEN_EPOCHS = 0.4  # of the time: preparing an epoch is work, until it takes this much
 
 SYNC_MARKS = (".item()", ".tolist()", ".cpu()", "synchronize(", ".numpy()")
+MIN_SHARE = 0.12  # of the step, outside training: below, a step needs some Python of its own
+PLAIN_SHARE = 0.3  # of the step, in the loop's own body where no call is to blame
 
 
 def bookkeeping(view: JobView) -> list[Draft]:
@@ -58,7 +60,10 @@ def bookkeeping(view: JobView) -> list[Draft]:
         mask = np.zeros(len(view.rows), dtype=bool)
         mask[positions] = True
         share = float(np.median(view.sum(mask, view.work_FR)))
-        if share >= max(0.12, view.parameters.common_share) and _model_forward(view, mask) < 0.5:
+        if (
+            share >= max(MIN_SHARE, view.parameters.common_share)
+            and _model_forward(view, mask) < 0.5
+        ):
             draft = _bookkeeping(view, mask, share, weights_F)
             if share >= BETWEEN_EPOCHS or not is_between_epochs(view, draft.places):
                 drafts.append(draft)
@@ -138,7 +143,7 @@ def python_in_step(view: JobView) -> list[Draft]:
         dtype=bool,
     )
     share = float(np.median(view.sum(mask, view.work_FR)))
-    if share < 0.3:
+    if share < PLAIN_SHARE:
         return []
     places = hottest(view, mask, weights_F)
     text = f"{percent(share)} of the step is plain Python at {where(places[0], view)}"

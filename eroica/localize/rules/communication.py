@@ -26,6 +26,7 @@ from eroica.records import Finding, Place
 SMALL_BYTES = 262_144  # below, latency is most of a collective's cost
 MANY_PER_STEP = 6.0  # fewer small ones are what a step needs: loss, norm, a flag or two
 OFTEN_PER_STEP = 0.2  # objects exchanged every fifth step and more
+EVERY_STEP = 0.9  # barriers a step: a ring seldom begins and ends at a step's border
 
 
 def communication(view: JobView) -> list[Draft]:
@@ -72,7 +73,7 @@ def _of_site(view: JobView, site: Site, ranks: tuple[int, ...]) -> Draft | None:
         if site.per_step >= OFTEN_PER_STEP and share >= view.parameters.common_share:
             return _objects(view, site, share)
     elif site.zone == "barrier":
-        if site.per_step >= 0.9 and share >= view.parameters.common_share:
+        if site.per_step >= EVERY_STEP and share >= view.parameters.common_share:
             return _barriers(view, site, share)
     elif site.zone == "collective" and site.median_bytes <= SMALL_BYTES:
         gain = share * (1 - 1 / max(site.per_step, 1.0))

@@ -11,6 +11,7 @@ from eroica.localize.rules.view import Bool, JobView
 from eroica.records import Finding, Place
 
 MIN_COMPILES = 3  # the first, one more for dynamic shapes; the third is one too many
+SEEN = 0.05  # of the time in compilation, by stacks: what the counter says is confirmed
 
 
 def recompilation(view: JobView) -> list[Draft]:
@@ -53,7 +54,7 @@ def recompilation(view: JobView) -> list[Draft]:
             ranks="all",
             places=places,
             share=share,
-            confidence=0.95 if count >= MIN_COMPILES and seen >= 0.05 else 0.85,
+            confidence=0.95 if count >= MIN_COMPILES and seen >= SEEN else 0.85,
             summary=f"{text}: {percent(share)} of the time",
             why=[
                 f"A function was compiled {known} in {units.duration(seconds * 1e9)}."

@@ -18,6 +18,9 @@ USER_SHARE = 0.22  # of the step, in the data set's own code on the training thr
 WAIT_SHARE = 0.25  # of the step, waiting for loader workers
 START_SHARE = 0.15  # of the time, starting workers
 CUSTOM_SHARE = 0.3  # of the step, in input code outside a DataLoader: it may be the job's work
+IDLE_LOADING = 0.4  # on the CPU, of the time in the data set: below, it waits for storage
+RARE_FACTOR = 5  # times the usual load: an epoch's border
+RARE_SHARE = 0.2  # of the steps: more often is no border
 
 
 def dataloader(view: JobView) -> list[Draft]:
@@ -44,7 +47,7 @@ def _inline(view: JobView) -> Draft | None:
     place = where(places[0] if places else None, view)
     text = f"all ranks make their data in the training process, at {place}"
     busy = float(np.nanmedian(view.sum(mask, view.busy_FR))) if view.source == "samples" else np.nan
-    waits = busy == busy and busy < 0.4 * share
+    waits = busy == busy and busy < IDLE_LOADING * share
     kind = "mostly waiting for reads" if waits else "mostly computing"
     return _draft(
         view,
@@ -169,8 +172,8 @@ def _spikes(view: JobView) -> float:
             continue
         usual = float(np.median(data))
         typical = float(np.median(steps.duration_ns))
-        rare = data > max(5 * usual, typical)
-        if rare.mean() <= 0.2:
+        rare = data > max(RARE_FACTOR * usual, typical)
+        if rare.mean() <= RARE_SHARE:
             shares.append(float((data[rare] - usual).sum()) / total)
     return float(np.median(shares)) if shares else 0.0
 

@@ -29,6 +29,7 @@ FRAMEWORKS = (
     *("deepspeed/", "megatron/", "accelerate/", "lightning/", "torch/nn/parallel/distributed.py"),
     "torch/nn/modules/_functions.py",
 )
+MIN_COMPLETE = 10  # collectives of all ranks: fewer cannot tell who is late as a rule
 
 
 @dataclass
@@ -229,7 +230,7 @@ def held_by_rank(view: JobView) -> dict[int, float]:
                 key = (entry.group, entry.sequence)
                 issued.setdefault(key, {})[rank] = entry.created_ns or 0
     complete = [times for times in issued.values() if len(times) == len(view.flights)]
-    if len(complete) < 10:
+    if len(complete) < MIN_COMPLETE:
         return {}
     first = min(min(times.values()) for times in complete)
     span = max(max(times.values()) for times in complete) - first

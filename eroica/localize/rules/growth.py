@@ -19,6 +19,13 @@ from eroica.localize.rules.phase import (
 from eroica.localize.rules.view import Bool, Float64, JobView, warm_up
 from eroica.records import Finding
 
+WITHOUT_PLACE = 1.6  # times longer at the end, where nothing in the code is seen to accumulate
+MIN_STEPS = 40  # fewer show no trend
+ONE_JUMP = 0.5  # of the growth in one place is a change, not growth
+GROWTH = 1.35  # times longer at the end than at the beginning
+CORRELATION = 0.85  # of step time with the step's number
+MIN_PART = 0.03  # of the time, in a function that accumulates
+
 
 def growth(view: JobView) -> list[Draft]:
     """Steps that take longer the more of them there were, steadily, on all ranks."""
@@ -29,7 +36,7 @@ def growth(view: JobView) -> list[Draft]:
     mask, grows = _growing_rows(view)
     share = max(0.0, 1.0 - first / last)
     places = hottest(view, mask, view.share_FR.mean(axis=1)) if mask.any() else ()
-    if not places and last < 1.6 * first:
+    if not places and last < WITHOUT_PLACE * first:
         return []
     held = mean_over(view.sum(mask))
     if mask.any() and held < view.parameters.common_share:
@@ -79,7 +86,7 @@ def step_trend(view: JobView) -> tuple[float, float, float] | None:
     for steps in view.steps.values():
         durations = np.asarray(steps.duration_ns, dtype=np.float64)
         durations = durations[warm_up(durations) :]
-        if len(durations) < 40:
+        if len(durations) < MIN_STEPS:
             return None
         blocks.append(np.array([np.median(part) for part in np.array_split(durations, 10)]))
     if not blocks:
@@ -88,9 +95,9 @@ def step_trend(view: JobView) -> tuple[float, float, float] | None:
     order = np.argsort(np.argsort(level)).astype(np.float64)
     correlation = float(np.corrcoef(order, np.arange(len(order)))[0, 1])
     first, last = float(level[:2].mean()), float(level[-2:].mean())
-    one_jump = float(np.diff(level).max()) > 0.5 * (last - first)
-    rises = last >= 1.35 * first and not one_jump
-    return (first, last, correlation) if rises and correlation >= 0.85 else None
+    one_jump = float(np.diff(level).max()) > ONE_JUMP * (last - first)
+    rises = last >= GROWTH * first and not one_jump
+    return (first, last, correlation) if rises and correlation >= CORRELATION else None
 
 
 def _growing_rows(view: JobView) -> tuple[Bool, bool]:
@@ -113,7 +120,7 @@ def _growing_rows(view: JobView) -> tuple[Bool, bool]:
     mask = np.zeros(len(view.rows), dtype=bool)
     if not totals:
         return mask, False
-    growing = {k: v for k, v in totals.items() if v > 0.03 and _accumulates(view, k)}
+    growing = {k: v for k, v in totals.items() if v > MIN_PART and _accumulates(view, k)}
     chosen = growing or totals
     best = max(chosen, key=lambda k: chosen[k])
     mask[members[best]] = True

@@ -25,6 +25,9 @@ from eroica.localize.rules.view import Bool, JobView
 from eroica.localize.source_flow import loops
 from eroica.records import Finding, Place
 
+MIN_COLLECTING = 0.02  # of a rank's own time in collection
+GUILTY = 0.25  # of the share of the rank that collects most
+
 
 def garbage_collection(view: JobView) -> list[Draft]:
     """Pauses of the garbage collector. On every rank at its own time they add up, because each
@@ -42,7 +45,7 @@ def garbage_collection(view: JobView) -> list[Draft]:
     mean, total = mean_over(share_R), float(share_R.sum())
     waiting = mean_over(view.sum(np.ones(len(view.rows), bool), view.wait_FR))
     share = min(1.0, max(mean, min(total, mean + waiting)))
-    if mean < 0.02 or share < view.parameters.common_share:
+    if mean < MIN_COLLECTING or share < view.parameters.common_share:
         return []
     explicit = sum(float(p.get("explicit_count") or 0) for p in pauses.values())
     places = hottest(view, mask, view.share_FR.mean(axis=1)) if mask.any() else ()
@@ -54,7 +57,7 @@ def garbage_collection(view: JobView) -> list[Draft]:
     at = where(places[0] if places else None, view)
     how = f"called at {at}" if explicit and at else "started by allocations"
     text = f"garbage collection, {how}, stops ranks at different steps"
-    guilty = view.ranks_where(share_R > 0.25 * max(float(share_R.max()), 1e-9))
+    guilty = view.ranks_where(share_R > GUILTY * max(float(share_R.max()), 1e-9))
     findings = [
         Finding(
             id="",

@@ -22,6 +22,8 @@ LOWER_RATE = 0.92  # of the peers' rate; op times scatter more than kernels'
 # A function this close to the peers' rate runs on a healthy device.
 EVEN_RATE = 0.97
 MIN_FUNCTIONS = 4  # fewer cannot tell a slow device from more work
+MORE_CALLS = 1.2  # executions a step over the peers': more work, not slower work
+LARGE_PART = 0.02  # of the time, before a function's rate counts
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def _compute_kind(view: JobView, top: Row, columns: list[int]) -> tuple[str, Act
     be the host's. Without either number, work that the user's code does is taken for more work.
     """
     more, rate = _compare_execution(view, columns)
-    if more is not None and more > 1.2:
+    if more is not None and more > MORE_CALLS:
         return "load_imbalance", "patch", 0.8
     if rate is not None and rate[0] < LOWER_RATE:
         if rate[1] > EVEN_RATE:
@@ -135,7 +137,7 @@ def _rate_of(
     total = sum(weights)
     if total <= 0:
         return None
-    large = [r for r, w in zip(ratios, weights, strict=True) if w >= 0.02 * total]
+    large = [r for r, w in zip(ratios, weights, strict=True) if w >= LARGE_PART * total]
     mean = float(np.average(ratios, weights=weights))
     return mean, (max(large) if len(large) >= MIN_FUNCTIONS else np.nan)
 

@@ -17,6 +17,8 @@ from eroica.localize.source_calls import calls
 from eroica.localize.source_flow import blocks, loops
 from eroica.records import Place
 
+MIN_TIMES = 1.8  # exchanges of the gradients a step; once is what it needs
+
 
 def repeated_sync(view: JobView) -> list[Draft]:
     """Return the cause where backward exchanges all gradients several times a step."""
@@ -32,7 +34,7 @@ def _repeated_sync(view: JobView, sites: list[Site]) -> Draft | None:
         return None
     site = max(engine, key=lambda s: sum(s.num_bytes))
     times = _exchanges(view, site)
-    if times < 1.8 or (site.chain and _steps_each_time(view, site.chain[0])):
+    if times < MIN_TIMES or (site.chain and _steps_each_time(view, site.chain[0])):
         return None
     waiting = mean_over(
         view.sum(view.zones.get("backward", np.zeros(len(view.rows), bool)), view.wait_FR)

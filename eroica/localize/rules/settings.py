@@ -41,6 +41,7 @@ DEBUG_ENVIRONMENT: dict[str, tuple[str, float, str]] = {
 
 
 CONTENDED = 0.5  # of runnable time spent waiting for a core: then fewer threads a core are too many
+MEASURED = 0.03  # of the step: a smaller share is within the sampling's error
 
 
 def debug_settings(view: JobView) -> list[Draft]:
@@ -83,7 +84,7 @@ def _profilers(view: JobView) -> list[Draft]:
         return []
     text = f"the job starts a profiler of its own {value['count']} times in {num_steps} steps"
     share = min(value["exit_ns"] / span_ns, 0.9)
-    return [_switch(view, "profiler.runs", text, 0.15, found, share if share >= 0.03 else None)]
+    return [_switch(view, "profiler.runs", text, 0.15, found, share if share >= MEASURED else None)]
 
 
 def _switch(
@@ -98,7 +99,7 @@ def _switch(
     if key == "anomaly_mode":
         mask = np.array([r.zone == "anomaly" for r in view.rows], dtype=bool)
         measured = mean_over(view.sum(mask))
-        share = measured if measured >= 0.03 else None
+        share = measured if measured >= MEASURED else None
     setup = next((s.places for s in found if s.places), ()) or _constant(view, key)
     weights = view.share_FR.mean(axis=1) if view.num_ranks else np.zeros(len(view.rows))
     hot = hottest(view, mask if mask.any() else _busiest(view), weights)

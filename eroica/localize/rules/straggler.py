@@ -39,6 +39,8 @@ MIN_WORK = 0.45  # of its own time: who waits more than it works holds nobody
 SOME_WORK = 0.30  # where the Flight Recorders say that it comes last: collectives cost all a lot
 
 CONTRADICTION = 0.10  # of a window: less is jitter beside what the samples of many steps say
+AGREES = 0.6  # of all that is held by late ranks, by the slow ones
+MAIN_PART = 0.3  # of the excess, in the activity that is named
 
 
 def straggler(view: JobView) -> list[Draft]:
@@ -82,7 +84,7 @@ def _issues_last(view: JobView, found: Slowest) -> bool:
     """Whether the Flight Recorders say the same: these ranks issue collectives last, and most."""
     held = held_by_rank(view)
     mine = sum(held.get(view.ranks[p], 0.0) for p in found.positions)
-    return mine >= MIN_SHARE and mine >= 0.6 * sum(held.values())
+    return mine >= MIN_SHARE and mine >= AGREES * sum(held.values())
 
 
 def _confirmed(view: JobView, found: Slowest) -> bool:
@@ -146,7 +148,7 @@ def _largest_group(view: JobView, found: Slowest) -> Group | None:
         group = Group(mask, *about[key], mine - peers, mine, peers)
         if best is None or group.excess > best.excess:
             best = group
-    if best is None or best.excess < 0.3 * found.excess:
+    if best is None or best.excess < MAIN_PART * found.excess:
         return _whole(view, slow, found)
     return best
 
@@ -314,7 +316,7 @@ def arrival_finding(one: LateRank) -> Finding:
 
 def _against(view: JobView, found: Slowest, group: Group) -> list[str]:
     said: list[str] = []
-    if group.excess < 0.6 * found.excess:
+    if group.excess < AGREES * found.excess:
         said.append(f"It explains {percent(group.excess / max(found.excess, 1e-9))} of the excess.")
     if view.source == "profiler":
         steps = [p.num_steps for p in view.patterns if p.num_steps]
