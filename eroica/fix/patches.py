@@ -13,7 +13,7 @@ MAX_ANSWER = 400_000  # characters; nobody's patch is longer, but a runaway answ
 _SEARCH = re.compile(r"^\s{0,3}<{5,9}\s*(?:SEARCH|ORIGINAL|HEAD)?\b.*$", re.I)
 _DIVIDE = re.compile(r"^\s{0,3}={5,9}\s*$")
 _REPLACE = re.compile(r"^\s{0,3}>{5,9}\s*(?:REPLACE|UPDATED)?\b.*$", re.I)
-_FENCE = re.compile(r"^\s{0,3}(```+|~~~+)\s*([\w+.-]*)\s*(.*)$")
+_FENCE = re.compile(r"^\s{0,3}(```+|~~~+)\s*([\w+.-]*(?=\s|$)|)\s*(.*)$")
 _PATH = re.compile(
     r"^[\s#>*\-]*(?:(?:file(?:name)?|path|in)\s*:?\s*)?[`*\"']*((?:[A-Za-z]:)?[^\s`*\"':]+\.\w+)[`*\"']*:?\s*$",
     re.I,
