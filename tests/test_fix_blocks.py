@@ -1,4 +1,4 @@
-"""Blocks of a model's answer at their borders: which file, how much context, which lines are near."""
+"""Blocks of an answer at their borders: which file, how much context, which lines are near."""
 
 import pytest
 
