@@ -21,6 +21,7 @@ from eroica.errors import EroicaError, InputError
 from eroica.gathering import Gathered, Progress, silent
 from eroica.incident import IncidentFolder
 from eroica.records import Cause, Incident, Job, JobEvidence, StepMs, Verdict, Warning
+from eroica.text import function_name
 
 if TYPE_CHECKING:
     from eroica.columns import RankPatterns
@@ -216,7 +217,9 @@ def _relative(cause: Cause, evidence: JobEvidence) -> Cause:
     root = Path(evidence.source_root)
     homes = gathering.script_folders(evidence)
     places = [
-        msgspec.structs.replace(place, file=in_project(place.file, root, homes))
+        msgspec.structs.replace(
+            place, name=function_name(place.name), file=in_project(place.file, root, homes)
+        )
         for place in cause.functions
     ]
     return msgspec.structs.replace(cause, functions=tuple(places))

@@ -62,3 +62,14 @@ def spell_out(error: UnicodeError) -> tuple[str, int]:
 SPELL_OUT = "eroica.spell_out"
 """The name of that handler, for a stream's ``errors``."""
 codecs.register_error(SPELL_OUT, spell_out)
+
+
+def function_name(name: str) -> str:
+    """Return the function that a comprehension, a generator expression or a lambda stands in.
+
+    ``load.<locals>.<listcomp>`` is ``load`` to the person who wrote it. A name without its
+    function stays.
+    """
+    while name.endswith(">") and ".<locals>.<" in name:
+        name = name[: name.rindex(".<locals>.<")]
+    return name

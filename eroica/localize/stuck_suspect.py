@@ -6,6 +6,7 @@ from typing import Literal
 
 from eroica.localize.source import Project
 from eroica.records import Action, Cause, Place
+from eroica.text import function_name
 
 Ranks = tuple[int, ...] | Literal["all"]
 
@@ -59,4 +60,4 @@ def at(place: Place | None, project: Project) -> str:
     """``save (train.py:28)`` for prose."""
     if place is None:
         return "an unknown place"
-    return f"{place.name} ({project.name_in_root(place.file)}:{place.line})"
+    return f"{function_name(place.name)} ({project.name_in_root(place.file)}:{place.line})"

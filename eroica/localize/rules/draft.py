@@ -10,6 +10,7 @@ import numpy as np
 from eroica import units
 from eroica.localize.rules.view import Bool, Float64, JobView, Row
 from eroica.records import Action, Finding, Function, FunctionKind, Place
+from eroica.text import function_name
 
 KINDS = get_args(FunctionKind)
 RankSet = tuple[int, ...] | Literal["all"]
@@ -53,7 +54,8 @@ def where(place: Place | None, view: JobView) -> str:
     file = view.project.name_in_root(place.file)
     if file.startswith("/"):
         file = file.rsplit("/", 1)[-1]
-    return f"{file}:{place.line} {place.name}" if place.line else f"{file} {place.name}"
+    name = function_name(place.name)
+    return f"{file}:{place.line} {name}" if place.line else f"{file} {name}"
 
 
 def brief(name: str, limit: int = 60) -> str:
