@@ -112,7 +112,9 @@ def _pause_share(view: JobView, rank: int, value: object) -> float:
     total = float(sum(steps.duration_ns)) * (steps.first_step + kept) / kept
     # total_ns also holds what importing and building the model cost, so of the automatic pauses
     # only those since the first step count.
-    paused = max(float(value.get("explicit_ns") or 0), float(value.get("steps_ns") or 0))
+    is_regular = float(value.get("steps_count") or 0) >= REGULAR_PAUSES
+    automatic = float(value.get("steps_ns") or 0) if is_regular else 0.0
+    paused = max(float(value.get("explicit_ns") or 0), automatic)
     return min(1.0, paused / total) if total else 0.0
 
 
