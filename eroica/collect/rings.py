@@ -3,16 +3,17 @@
 import logging
 import mmap
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from eroica.collect.hook import layout
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
+    """One event; a tuple, for hundreds a second are made of a busy host's ranks."""
+
     time_ns: int
     """CLOCK_MONOTONIC."""
     kind: int
@@ -85,9 +86,21 @@ class RingReader:
         if self._next < oldest:
             self.num_lost += oldest - self._next
             self._next = oldest
-        events = [self._event(number) for number in range(self._next, position)]
+        if self._next == position:
+            return []
+        first, last = self._next % layout.CAPACITY, (position - 1) % layout.CAPACITY
+        if first <= last:
+            raw = self._raw(first, last)
+        else:
+            raw = self._raw(first, layout.CAPACITY - 1) + self._raw(0, last)
         self._next = position
-        return events
+        pairs = zip(raw[::2], raw[1::2], strict=True)
+        return [Event(time_ns, word & 0xFF, word >> 8) for time_ns, word in pairs]
+
+    def _raw(self, first: int, last: int) -> list[int]:
+        """Return the words of the events in these places, both included."""
+        base = layout.HEADER_WORDS
+        return self.words[base + 2 * first : base + 2 * last + 2].tolist()
 
     def _event(self, number: int) -> Event:
         at = layout.HEADER_WORDS + 2 * (number % layout.CAPACITY)

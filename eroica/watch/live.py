@@ -45,6 +45,8 @@ class WatchedJob:
         self._created_ns = time.monotonic_ns()
         self._last_scan_ns = 0
         self._scheduled_ns = 0
+        self._mean_of: list[tuple[int, int, int | None]] = []
+        self._mean_ns: float | None = None
 
     @property
     def alive(self) -> list[WatchedRank]:
@@ -202,15 +204,25 @@ class WatchedJob:
         return max(known) if known else None
 
     def mean_step_ns(self) -> float | None:
-        """Mean of the last steps over ranks; None before an iteration (or three steps) is known."""
-        durations: list[int] = []
+        """Mean of the last steps over ranks; None before an iteration (or three steps) is known.
+
+        Asked several times a look, so it is computed once for the same steps.
+        """
+        key = [(id(r), r.iteration.num_steps, r.iteration.period) for r in self.ranks.values()]
+        if key != self._mean_of:
+            self._mean_of, self._mean_ns = key, self._mean_step_ns()
+        return self._mean_ns
+
+    def _mean_step_ns(self) -> float | None:
+        total, number = 0, 0
         for rank in self.ranks.values():
             steps = rank.iteration.steps
             if rank.iteration.is_learned or len(steps) >= 3:
-                # From the end: a long job keeps many steps, and this is asked at every look.
-                last = itertools.islice(reversed(steps), self.parameters.slow_mean_steps)
-                durations += [step.duration_ns for step in last]
-        return sum(durations) / len(durations) if durations else None
+                # From the end: a long job keeps many steps.
+                for step in itertools.islice(reversed(steps), self.parameters.slow_mean_steps):
+                    total += step.end_ns - step.start_ns
+                    number += 1
+        return total / number if number else None
 
     # --- signs of life
 

@@ -61,8 +61,10 @@ class StallWatch:
             if rank.ring is None or len(steps) < 5:
                 continue
             elapsed = now_ns - steps[-1].end_ns
+            if elapsed < _MIN_STALL_NS:
+                continue
             last = [steps[-1 - i].duration_ns for i in range(min(len(steps), 50))]
-            if elapsed < _MIN_STALL_NS or not rules.is_stalling(elapsed, last, self.parameters):
+            if not rules.is_stalling(elapsed, last, self.parameters):
                 continue
             if worst is None or elapsed > worst[2]:
                 worst = (rank.rank, rank.iteration.num_steps, elapsed)
