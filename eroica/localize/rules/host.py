@@ -28,7 +28,7 @@ from eroica.records import Finding, Place
 MIN_COLLECTING = 0.02  # of a rank's own time in collection
 GUILTY = 0.25  # of the share of the rank that collects most
 
-REGULAR_PAUSES = 10  # long automatic ones; a few come while a job's objects are still new
+REGULAR_PAUSES = 5  # long automatic ones; a few come while a job's objects are still new
 
 
 def garbage_collection(view: JobView) -> list[Draft]:
