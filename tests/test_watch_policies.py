@@ -2,8 +2,11 @@
 
 import pytest
 
+from eroica.collect.hook.layout import NEXT_IN, NEXT_OUT, STEP_IN, STEP_OUT
+from eroica.collect.rings import Event
 from eroica.config import Parameters
 from eroica.watch import rules
+from eroica.watch.iteration import Iteration
 from eroica.watch.rules import SlowRule, WindowPolicy, best_and_last_ms, is_stalling
 
 DAY_S = 86_400.0
@@ -108,3 +111,12 @@ def test_stacks_are_varied_where_most_looks_saw_a_new_one_and_there_were_enough(
     quarter = [*range(1, 3 * few + 1), *[1] * few]
     assert rules.is_varied(quarter), "three of four are new"
     assert not rules.is_varied([*quarter, 1])
+
+
+def test_an_optimizer_that_steps_twice_an_iteration_ends_one_step():
+    """As adversarial training does: once learned, only the last of the two is its end."""
+    kinds = [NEXT_IN, NEXT_OUT, STEP_IN, STEP_OUT, STEP_IN, STEP_OUT]
+    iteration = Iteration()
+    iteration.add([Event(time_ns, kinds[time_ns % 6], 0) for time_ns in range(6 * 30)])
+    assert iteration.is_learned
+    assert {step.duration_ns for step in iteration.steps[-15:]} == {6}
