@@ -86,7 +86,12 @@ def _is_same(one: Draft, other: Draft) -> bool:
 
 
 def _covers(sharp: Draft, vague: Draft) -> bool:
-    """A sharp cause explains a vague one unless the vague one is far larger."""
+    """A sharp cause explains a vague one unless the vague one is far larger.
+
+    Cores that all ranks lack alike do not make one of them late.
+    """
+    if sharp.rule == "cores" and vague.rule == "straggler" and sharp.ranks != vague.ranks:
+        return False
     return sharp.claims >= COVERS * (vague.share or vague.rank_share or 0.0)
 
 

@@ -16,7 +16,7 @@ from eroica.localize.rules.view import JobView
 from eroica.records import Finding, HostEvidence, RankEvidence
 
 STOPPED = 0.10  # of a quota's periods: fewer cost nothing that can be seen
-STARVED = 0.10  # of the time, beyond what the ranks of other hosts wait
+STARVED = 0.15  # of the time, beyond what the ranks of other hosts wait
 TAKEN = 0.25  # of a host's cores by others: below, daemons and monitoring
 LEFT = 0.75  # of a host's cores in use: fuller, and ranks queue for cores without any neighbor
 
