@@ -24,11 +24,35 @@ _MIN_GAP_S = 0.15
 
 
 @dataclass
+class Allowance:
+    """Some samples at once, then one every so many seconds: py-spy costs the host 50 ms a rank.
+
+    For a job of weeks: on a busy host steps scatter, and each late one would be sampled.
+    """
+
+    burst: float = 10.0
+    every_s: float = 15.0
+    _left: float = 0.0
+    _since: float | None = None
+
+    def take(self, now: float) -> bool:
+        """Whether a sample may be taken now; ``now`` is monotonic."""
+        grown = self.burst if self._since is None else (now - self._since) / self.every_s
+        self._left, self._since = min(self.burst, self._left + grown), now
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
+@dataclass
 class StallWatch:
-    """Takes the samples and holds them by rank."""
+    """Takes the samples and holds them by rank, the last ones of a long job."""
 
     job: WatchedJob
     parameters: Parameters
+    allowance: Allowance | None = None
+    """None for a short watch: as many as it holds."""
     samples: dict[int, list[StallSample]] = field(default_factory=dict)
     num_taken: int = 0
     _taken_at: float = 0.0
@@ -36,7 +60,9 @@ class StallWatch:
 
     def poll(self, now: float) -> bool:
         """Look whether a step stalls and sample if so; True where a sample was taken."""
-        if self.num_taken >= _MAX_SAMPLES or now - self._taken_at < _MIN_GAP_S:
+        if now - self._taken_at < _MIN_GAP_S:
+            return False
+        if self.allowance is None and self.num_taken >= _MAX_SAMPLES:
             return False
         stalled = self._stalled()
         if stalled is None:
@@ -46,6 +72,10 @@ class StallWatch:
         # Later samples of one step come ever later: a long stall is not sampled all the time.
         if count >= _MAX_PER_STEP or (count and now - self._taken_at < 0.3 * 2**count):
             return False
+        if self.allowance is not None and not self.allowance.take(now):
+            return False
+        if len(self._of_step) > _MAX_SAMPLES:
+            self._of_step.clear()
         self._of_step[rank, step] = count + 1
         self._taken_at = now
         self.num_taken += 1
@@ -80,6 +110,8 @@ class StallWatch:
             for sample in capture.stacks:
                 stacks = read_stack_sample(sample, rank)
                 if stacks is not None:
-                    self.samples.setdefault(rank, []).append(
+                    kept = self.samples.setdefault(rank, [])
+                    kept.append(
                         StallSample(step=steps.num_steps, elapsed_ns=elapsed_ns, stacks=stacks)
                     )
+                    del kept[:-_MAX_SAMPLES]
