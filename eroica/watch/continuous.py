@@ -27,7 +27,7 @@ from eroica.watch.live import WatchedJob
 from eroica.watch.metrics import Metrics
 from eroica.watch.profiles import JobProfile
 from eroica.watch.result import WatchResult
-from eroica.watch.stalls import StallWatch
+from eroica.watch.stalls import Allowance, StallWatch
 from eroica.watch.stuck import StuckWatch
 from eroica.watch.summaries import summarize_profiles, summarize_traces, with_sampled_python
 from eroica.watch.team import Team
@@ -68,7 +68,7 @@ class Continuous:
         self.source_root = source_root
         self.metrics = metrics if metrics is not None else Metrics()
         self.windows = WindowTaker(job, folder, parameters)
-        self.stalls = StallWatch(job, parameters)
+        self.stalls = StallWatch(job, parameters, Allowance())
         self.stuck = StuckWatch(job, parameters, progress, is_patient=True)
         self.policy = rules.WindowPolicy(parameters)
         # The first steps are not fed: they pass before the window of the healthy time.
