@@ -1,5 +1,6 @@
 """The review app under Textual's pilot: every key, sizes, empty and large reviews."""
 
+import random
 import threading
 import time
 
@@ -607,3 +608,55 @@ async def test_e_without_a_terminal_to_lend_says_so():
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("e")
         assert "cannot be lent" in text_of(app, "#status")
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+q", "ctrl+c"])
+async def test_every_way_out_asks_when_something_is_accepted(key):
+    app = app_of(patch("P1", changed(2)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("y", key)
+        assert app.return_value is None and "q again" in text_of(app, "#status")
+        await pilot.press(key)
+    assert app.return_value == "left"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_whatever_is_pressed_in_whatever_order_nothing_breaks(seed, monkeypatch):
+    """Every key of the table, the comment box, sizes and answers that come at any moment."""
+    chance = random.Random(seed)
+    keys = [
+        *"ynadsecrujkvfotpw/?q[]hxYN0 ",
+        *("tab", "enter", "escape", "up", "down", "left", "home", "end", "pagedown", "f5"),
+    ]
+    names = {"[": "left_square_bracket", "]": "right_square_bracket", " ": "space"}
+    names |= {"/": "slash", "?": "question_mark"}
+    written, counter = [], iter(range(100))
+
+    def write(review):
+        written.append(review.counts()["accepted"])
+        raise OSError("disk full")
+
+    app = app_of(
+        patch("P1", changed(2, 12, 25)),
+        patch("P2", changed(8), cause="C2", label="safe"),
+        patch("P3", changed(28), cause="C2", label="display-only"),
+        write=write,
+        rehearse=lambda _, tell: Rehearsal(command=("x",), verdict="worse", summary="slower"),
+        regenerate=lambda _, text: [patch(f"M{next(counter)}", changed(20))],
+        save=lambda _: None,
+    )
+    async with app.run_test(size=(120, 40)) as pilot:
+        for number in range(120):
+            if number % 17 == 0:
+                await pilot.resize_terminal(
+                    chance.choice([20, 80, 99, 200]), chance.choice([6, 40])
+                )
+            monkeypatch.setattr(app, "exit", lambda *_: None)
+            key = chance.choice(keys)
+            await pilot.press(names.get(key, key))
+            app.session.result()  # what would be written can be made at any moment
+        while len(app.screen_stack) > 1:
+            await pilot.press("escape")
+        monkeypatch.undo()
+        app.exit("left")
+    assert all(written), "w does nothing where nothing is accepted"

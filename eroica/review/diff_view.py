@@ -23,6 +23,8 @@ from eroica.text import visible
 
 MARGIN = 8
 """Cells before the text of a line: its mark, its number, two spaces."""
+MIN_WIDTH = 8
+"""Cells a row of text has at least, also in a pane that is not laid out."""
 CHUNK = 64
 """Lines colored in one go: a lexer takes as long to start as for 50 lines."""
 LEAD = 3
@@ -52,6 +54,7 @@ class DiffView(ScrollView, can_focus=True, inherit_bindings=False):
         self._bodies: dict[int, list[Text]] = {}
         self._ends: list[int] = []
         self._width = 0
+        self._is_laid_out = False
 
     def show(
         self, lines: Sequence[Line], highlight: Highlight, backgrounds: dict[str, str]
@@ -77,11 +80,21 @@ class DiffView(ScrollView, can_focus=True, inherit_bindings=False):
         )
 
     def on_resize(self, event: events.Resize) -> None:
+        """Wrap anew; the line at the top stays there, at first the first change is turned to."""
+        top = bisect_right(self._ends, round(self.scroll_y))
+        was_laid_out, self._is_laid_out = self._is_laid_out, True
         self._measure()
+        self.refresh()
+        if was_laid_out:
+            self.scroll_to(
+                y=self._ends[top - 1] if 0 < top <= len(self._ends) else 0, animate=False
+            )
+        else:
+            self.to_first_change()
 
     def _measure(self) -> None:
         """Count the rows of every line at the pane's width."""
-        self._width = max(1, self.scrollable_content_region.width - MARGIN)
+        self._width = max(MIN_WIDTH, self.scrollable_content_region.width - MARGIN)
         self._ends = list(accumulate(rows_of(line.text, self._width) for line in self.lines))
         self.virtual_size = Size(0, self._ends[-1] if self._ends else 0)
 

@@ -29,6 +29,8 @@ BINDINGS: list[BindingType] = [
     Binding("w", "write", "write"),
     Binding("question_mark", "help", "keys"),
     Binding("q", "leave", "quit"),
+    Binding("ctrl+q", "leave", "quit", priority=True),  # asks too
+    Binding("ctrl+c", "leave", "quit"),
 ]
 
 KEYS = """\

@@ -36,6 +36,7 @@ class ReviewScreen(App[str]):
         self.index = 0
         self.is_whole_file = False
         self._message = ""
+        self._columns = NARROW
         self.doing: dict[str, tuple[str, float]] = {}
         """Work beside the screen, and since when (monotonic seconds)."""
         self._followed = ("", 0)
@@ -77,7 +78,8 @@ class ReviewScreen(App[str]):
         self.show_status()
 
     def on_resize(self, event: events.Resize) -> None:
-        self.default_screen.set_class(event.size.width < NARROW, "narrow")
+        self._columns = event.size.width
+        self.default_screen.set_class(self._columns < NARROW, "narrow")
         self.show_status()
 
     @property
@@ -138,7 +140,7 @@ class ReviewScreen(App[str]):
 
     def show_status(self) -> None:
         """Redraw the line at the bottom: the message, or the keys."""
-        width = self.size.width - 2
+        width = self._columns - 2
         now = time.monotonic()
         doing = [f"{what} ({now - since:.0f} s)" for what, since in self.doing.values()]
         message = "   ".join(part for part in (self._message, *doing) if part)
