@@ -119,4 +119,4 @@ def test_an_optimizer_that_steps_twice_an_iteration_ends_one_step():
     iteration = Iteration()
     iteration.add([Event(time_ns, kinds[time_ns % 6], 0) for time_ns in range(6 * 30)])
     assert iteration.is_learned
-    assert {step.duration_ns for step in iteration.steps[-15:]} == {6}
+    assert {step.duration_ns for step in list(iteration.steps)[-15:]} == {6}
