@@ -258,9 +258,12 @@ class Team:
 
     @property
     def has_failed_elsewhere(self) -> bool:
+        """Whether a rank failed on another host that has not reported it yet."""
         if self.exchange is None:
             return False
-        return any(one.hint == "failed" for one in self.exchange.living(time.monotonic()))
+        number = self.exchange.orders.incident
+        failed = [s for s in self.exchange.living(time.monotonic()) if s.hint == "failed"]
+        return any((number, s.first_rank) not in self.exchange.reports for s in failed)
 
     @property
     def missing(self) -> list[str]:
