@@ -8,6 +8,7 @@ from make_patterns import make_patterns
 
 from eroica.columns import Arrivals
 from eroica.localize.arrival import arrival_table, is_point_to_point, late_ranks
+from eroica.localize.counterfactual import slowest, without
 
 
 def arrived(*stays, culprit=()):
@@ -94,3 +95,31 @@ def test_sends_are_told_from_collectives(key, is_it):
 
 def test_a_group_named_send_is_no_send():
     assert not is_point_to_point("sender_group|all_reduce|0")
+
+
+# --- what the slow ranks cost -----------------------------------------------------------------
+
+
+def test_the_worked_example_of_the_counterfactual():
+    found = slowest(np.array([0.40, 0.38, 1.00, 0.41]))
+    assert found.positions == (2,)
+    assert found.share == pytest.approx(0.59)
+    assert found.excess == pytest.approx(0.60)
+
+
+def test_a_rank_within_a_fifth_of_the_spread_is_slow_as_well():
+    assert slowest(np.array([0.0, 0.1, 0.0, 0.81, 1.0])).positions == (3, 4)
+    assert slowest(np.array([0.0, 0.1, 0.0, 0.79, 1.0])).positions == (4,)
+
+
+@pytest.mark.parametrize("work", [[], [0.5], [0.5, 0.5], [0.1, 1.0, 1.0]])
+def test_where_no_minority_stands_out_nobody_is_slow(work):
+    assert slowest(np.array(work)) is None
+
+
+def test_relief_ends_where_the_next_slowest_rank_begins():
+    work = np.array([0.4, 0.5, 1.0])
+    assert without(work, (2,), np.array([0.0, 0.0, 0.9])) == pytest.approx(0.5)
+    assert without(work, (2,), np.array([0.0, 0.0, 0.2])) == pytest.approx(0.2)
+    assert without(work, (0,), np.array([0.4, 0.0, 0.0])) == 0.0
+    assert without(np.zeros(3), (0,), np.ones(3)) == 0.0
