@@ -64,7 +64,7 @@ if __name__ == "__main__":
 class Job:
     """A training script in ``folder``, to be started in several ways."""
 
-    def __init__(self, folder, extra="", *, steps=300, pause=0.01, ranks=1, options=()):
+    def __init__(self, folder, extra="", *, steps=200, pause=0.01, ranks=1, options=()):
         self.folder = Path(folder)
         self.folder.mkdir(exist_ok=True)
         self.script = self.folder / "train.py"

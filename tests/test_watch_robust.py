@@ -27,20 +27,11 @@ QUICK = Parameters(stuck_min_s=2.0)
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """What the job gives without eroica, by number of steps (and by ranks, whose sums agree)."""
-    known = {}
-
-    def results_of(job):
-        steps = job.script.read_text().partition("range(")[2].partition(")")[0]
-        key = steps, job.ranks
-        if key not in known:
-            folder = tmp_path_factory.mktemp("plain")
-            plain = Job(folder, steps=steps, pause=0, ranks=job.ranks)
-            assert plain.start().wait(60) == 0
-            known[key] = plain.results
-        return known[key]
-
-    return results_of
+    """What a job of 200 steps gives without eroica; ranks that train on the same agree exactly."""
+    plain = Job(tmp_path_factory.mktemp("plain"), pause=0)
+    assert plain.start().wait(60) == 0
+    (result,) = plain.results.values()
+    return lambda job: dict.fromkeys(range(job.ranks), result)
 
 
 @pytest.fixture
@@ -65,6 +56,15 @@ def watch_on(job, **options):
     return result, incidents, said
 
 
+def bare_job(tmp_path, code):
+    """A job without torch: what happens to the process itself needs no training."""
+    job = Job(tmp_path / "job")
+    text = job.script.read_text()
+    head = text[: text.index("torch.manual_seed")]
+    job.script.write_text(head.replace("import torch", "# import torch") + code + "\n")
+    return job
+
+
 def rings_of(folder):
     return [reader for reader in map(_open, find_rings(Path(folder)).values()) if reader]
 
@@ -80,29 +80,26 @@ def _open(path):
 
 
 def test_an_agent_killed_in_mid_window_leaves_the_job_alone(tmp_path, expected):
-    job = Job(tmp_path / "job", ranks=2)
     folder = tmp_path / "folder.txt"
-    extra = f"say({str(folder)!r}, os.environ['EROICA_RUN'])\n"
-    job = Job(tmp_path / "job", extra, ranks=2)
+    job = Job(tmp_path / "job", f"say({str(folder)!r}, os.environ['EROICA_RUN'])\n")
     agent = job.start_under_eroica()
-    wait_for(folder.exists)
-    rings = wait_for(lambda: len(found := rings_of(folder.read_text())) == 2 and found)
-    wait_for(lambda: any(ring.count(layout.W_WINDOW) for ring in rings))
+    wait_for(lambda: folder.exists() and folder.read_text())
+    (ring,) = wait_for(lambda: rings_of(folder.read_text()))
+    wait_for(lambda: ring.count(layout.W_WINDOW))
     agent.kill()
     agent.wait()
-    wait_for(lambda: len(job.results) == 2)
+    wait_for(lambda: job.results)
     assert job.results == expected(job)
-    assert all(ring.is_exiting for ring in rings)
     assert job.left() == {}
-    for ring in rings:
-        ring.close()
+    assert ring.is_exiting
+    ring.close()
 
 
 def test_a_killed_watch_for_one_verdict_takes_its_job_along(tmp_path):
     """The job was to be ended anyway, and its output has no reader any more."""
-    job = Job(tmp_path / "job", steps=100_000, ranks=2)
+    job = bare_job(tmp_path, "say('up'); time.sleep(60)")
     agent = job.start_under_eroica("--once")
-    wait_for(lambda: len(job.processes()) >= 4)  # the agent, the launcher and two ranks
+    wait_for((job.folder / "up").exists)
     agent.kill()
     agent.wait()
     assert job.left(20) == {}
@@ -111,7 +108,7 @@ def test_a_killed_watch_for_one_verdict_takes_its_job_along(tmp_path):
 def test_an_agent_that_a_rank_started_may_be_killed(tmp_path, expected):
     """``import eroica`` in the script: the agent is a process of its own from then on."""
     place = "from eroica.collect import hook; say('folder', os.path.dirname(hook._ring.path))"
-    job = Job(tmp_path / "job", f"import eroica; {place}", steps=400)
+    job = Job(tmp_path / "job", f"import eroica; {place}", pause=0.02)
     root = str(Path(__file__).parents[1])
     running = job.start(env=job.environment | {"PYTHONPATH": root})
     wait_for((job.folder / "folder").exists)
@@ -134,48 +131,35 @@ def agents_of(folder):
     ]
 
 
-def test_faults_of_the_watch_end_neither_the_job_nor_its_exit_code(
-    tmp_path, expected, as_rank, monkeypatch
-):
+def test_faults_of_the_watch_end_neither_the_job_nor_its_exit_code(tmp_path, as_rank, monkeypatch):
     def fail(self, now):
         raise ZeroDivisionError("a fault of ours")
 
     monkeypatch.setattr(Continuous, "turn", fail)
-    job = Job(tmp_path / "job", "import atexit; atexit.register(lambda: os._exit(9))")
+    job = bare_job(tmp_path, "time.sleep(1.5); say('result-0'); sys.exit(9)")
     result, _, said = watch_on(job)
-    assert result.exit_code == 9
-    assert job.results == expected(job)
+    assert (result.exit_code, list(job.results)) == (9, [0])
     assert any("watching is off" in text and "a fault of ours" in text for text in said)
 
 
-def test_where_no_folder_can_be_made_the_job_runs_unwatched(
-    tmp_path, expected, as_rank, monkeypatch
-):
+def test_where_no_folder_can_be_made_the_job_runs_unwatched(tmp_path, as_rank, monkeypatch):
     def full():
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(agents, "make_folder", full)
-    job = Job(tmp_path / "job", "import atexit; atexit.register(lambda: os._exit(9))", pause=0)
+    job = bare_job(tmp_path, "say('result-0'); sys.exit(9)")
     result, _, said = watch_on(job)
-    assert (result.exit_code, result.evidence.ranks) == (9, ())
-    assert job.results == expected(job)
+    assert (result.exit_code, result.evidence.ranks, list(job.results)) == (9, (), [0])
     assert any("No space left" in text for text in said)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_signals_reach_the_job_and_its_exit_code_comes_back(tmp_path, number):
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import signal, sys, time\n"
-        f"signal.signal({int(number)}, lambda *_: sys.exit(42))\n"
-        f"open({str(tmp_path / 'up')!r}, 'w').close()\n"
-        "time.sleep(60)\n"
-    )
-    job = Job(tmp_path / "job")
-    job.command = [sys.executable, str(script)]
+    handler = f"signal.signal({int(number)}, lambda *_: sys.exit(42))"
+    job = bare_job(tmp_path, f"{handler}; say('up'); time.sleep(60)")
     # A session of its own: no terminal that would bring Ctrl-C to the job by itself.
     running = job.start_under_eroica(start_new_session=True)
-    wait_for((tmp_path / "up").exists)
+    wait_for((job.folder / "up").exists)
     running.send_signal(number)
     assert running.wait(20) == 42
 
@@ -214,14 +198,13 @@ def test_a_full_disk_costs_the_job_nothing(tmp_path, expected):
 REFUSED = "#!/bin/sh\necho 'Error: Permission denied (os error 13)' >&2\nexit 1\n"
 
 
-@pytest.mark.parametrize("is_installed", [True, False], ids=["refused", "missing"])
 def test_without_the_right_to_trace_the_rank_looks_at_itself(
-    tmp_path, expected, as_rank, monkeypatch, is_installed
+    tmp_path, expected, as_rank, monkeypatch
 ):
     stub = tmp_path / "py-spy"
     stub.write_text(REFUSED)
     stub.chmod(0o755)
-    monkeypatch.setattr(spy, "find_spy", lambda: str(stub) if is_installed else None)
+    monkeypatch.setattr(spy, "find_spy", lambda: str(stub))
     job = Job(tmp_path / "job")
     result = watch(job.command, once=True, source_root=str(job.folder), output=sys.stderr.buffer)
     assert (result.hint, result.exit_code) == ("healthy", 0)
@@ -230,8 +213,8 @@ def test_without_the_right_to_trace_the_rank_looks_at_itself(
     assert rank.samples.num_samples > 20
     names = {frame.name for stack in rank.samples.stacks for frame in stack.frames}
     assert {"train", "main"} <= names
-    reason = "CAP_SYS_PTRACE" if is_installed else "pip install py-spy"
-    said = [warning.what for warning in result.evidence.warnings if reason in warning.what]
+    warnings = [warning.what for warning in result.evidence.warnings]
+    said = [text for text in warnings if "CAP_SYS_PTRACE" in text]
     assert len(said) == 1 and "sampled from inside" in said[0]
     assert [pattern.rank for pattern in result.patterns] == [0]
 
@@ -242,9 +225,8 @@ def test_without_the_right_to_trace_the_rank_looks_at_itself(
 def test_a_rank_that_is_killed_ends_the_job_as_without_us(tmp_path):
     extra = "each = lambda i: i == 60 and rank == 1 and os.kill(os.getpid(), signal.SIGKILL)"
     job = Job(tmp_path / "job", extra, steps=100_000, ranks=2)
-    plain = job.start(stderr=-3).wait(60)
     result, incidents, _ = watch_on(job)
-    assert result.exit_code == plain == 1
+    assert result.exit_code == 1  # torchrun's, whenever a rank failed
     failed = [incident for incident in incidents if incident.hint == "failed"]
     assert len(failed) == 1
     exit = failed[0].evidence.ranks[1].exit
@@ -252,21 +234,21 @@ def test_a_rank_that_is_killed_ends_the_job_as_without_us(tmp_path):
     assert job.left() == {}
 
 
-def test_a_stopped_rank_is_named_and_goes_on_when_it_is_continued(tmp_path, expected):
-    extra = "each = lambda i: i == 60 and rank == 1 and os.kill(os.getpid(), signal.SIGSTOP)"
-    job = Job(tmp_path / "job", extra, ranks=2)
+def test_a_stopped_rank_is_named_and_goes_on_when_it_is_continued(tmp_path, expected, as_rank):
+    extra = "each = lambda i: i == 60 and os.kill(os.getpid(), signal.SIGSTOP)"
+    job = Job(tmp_path / "job", extra)
     incidents = []
 
     def continue_it(incident):
         incidents.append(incident)
-        os.kill(incident.evidence.ranks[1].pid, signal.SIGCONT)
+        os.kill(incident.evidence.ranks[0].pid, signal.SIGCONT)
 
     result, _, said = watch_on(job, on_incident=continue_it)
     assert (result.exit_code, result.hint) == (0, "healthy")
     assert job.results == expected(job)
     assert [incident.hint for incident in incidents] == ["stuck"]
     cause = localize_stuck(incidents[0].evidence).causes[0]
-    assert cause.ranks == (1,)
+    assert cause.ranks == (0,)
     assert "stopped by a signal" in cause.summary and "kill -CONT" in str(cause)
     assert "steps come again" in said
     assert job.left() == {}
@@ -279,36 +261,32 @@ each = lambda i: (
 """
 
 
-@pytest.mark.parametrize(
-    ("fail", "signal_name"),
-    [("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"), ("1 / 0", None)],
-    ids=["killed", "raised"],
-)
-def test_restarted_ranks_are_followed_and_what_failed_is_told(
-    tmp_path, expected, fail, signal_name
-):
-    job = Job(
-        tmp_path / "job", RESTART.replace("FAIL", fail), ranks=2, options=["--max-restarts=1"]
-    )
+@pytest.fixture
+def own_stores(monkeypatch):
+    """Each generation its own store: in one that is shared, gloo reads the dead ones' addresses."""
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+
+
+def restarting_job(tmp_path, fail):
+    extra = RESTART.replace("FAIL", fail)
+    return Job(tmp_path / "job", extra, ranks=2, options=["--max-restarts=1"])
+
+
+def test_restarted_ranks_are_followed_and_what_failed_is_told(tmp_path, expected, own_stores):
+    job = restarting_job(tmp_path, "1 / 0")
     result, incidents, said = watch_on(job)
     assert result.exit_code == 0
     assert job.results == expected(job)
     assert [incident.hint for incident in incidents] == ["failed"]
-    exit = incidents[0].evidence.ranks[1].exit
-    assert exit.signal == signal_name
-    assert signal_name or exit.error_type == "ZeroDivisionError"
+    assert incidents[0].evidence.ranks[1].exit.error_type == "ZeroDivisionError"
     assert "ranks were started again" in said
     # The ranks that are told of at the end are the second ones: they took every step.
-    assert [rank.exit.exit_code for rank in result.evidence.ranks] == [0, 0]
-    assert [len(rank.steps.start_ns) for rank in result.evidence.ranks] == [299, 299]
+    assert [len(rank.steps.start_ns) for rank in result.evidence.ranks] == [199, 199]
     assert job.left() == {}
 
 
 def test_a_first_generation_that_failed_is_the_verdict_of_one_watch(tmp_path):
-    fail = "os.kill(os.getpid(), signal.SIGKILL)"
-    job = Job(
-        tmp_path / "job", RESTART.replace("FAIL", fail), ranks=2, options=["--max-restarts=1"]
-    )
+    job = restarting_job(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
     result = watch(job.command, once=True, output=sys.stderr.buffer)
     assert result.hint == "failed"
     assert result.evidence.ranks[1].exit.signal == "SIGKILL"
@@ -338,7 +316,7 @@ def wait():
 thread = threading.Thread(target=wait, daemon=True)
 thread.start()
 def each(i):
-    if i == 150:
+    if i == 120:
         server.kill()
         server.wait()
 """
@@ -350,7 +328,7 @@ def test_neither_a_blocked_store_client_nor_a_lost_store_keeps_us_from_looking(
     job = Job(tmp_path / "job", STORE)
     result = watch(job.command, once=True, source_root=str(job.folder), output=sys.stderr.buffer)
     assert (result.hint, result.exit_code) == ("healthy", 0)
-    assert job.results == expected(Job(tmp_path / "same"))
+    assert job.results == expected(job)
     assert (job.folder / "thread").exists()  # it was blocked until the store went
     assert [pattern.is_sampled for pattern in result.patterns] == [False]
     assert result.evidence.ranks[0].flight.entries
@@ -374,7 +352,7 @@ def each(i):
 
 
 def test_a_profiler_of_the_jobs_that_starts_in_our_window_ends_it(tmp_path, expected, as_rank):
-    job = Job(tmp_path / "job", PROFILER, pause=0.03, steps=200)
+    job = Job(tmp_path / "job", PROFILER, pause=0.03)
     result = watch(job.command, once=True, source_root=str(job.folder), output=sys.stderr.buffer)
     assert (result.hint, result.exit_code) == ("healthy", 0)
     assert (job.folder / "profiled").read_text() == "True"
@@ -393,7 +371,7 @@ def test_the_hook_brought_twice_is_one(tmp_path, expected, as_rank):
     assert result.exit_code == 0
     assert job.results == expected(job)
     (rank,) = result.evidence.ranks
-    assert len(rank.steps.start_ns) == 299
+    assert len(rank.steps.start_ns) == 199
     assert "start.lock" not in (job.folder / "files").read_text()  # no second agent
 
 
@@ -421,14 +399,14 @@ def test_forked_and_spawned_workers_are_no_ranks(tmp_path, expected, as_rank):
         assert (job.folder / f"workers-{number}").read_text() == "3120.0 1"
     assert job.results == expected(job)
     (rank,) = result.evidence.ranks
-    assert len(rank.steps.start_ns) == 299
+    assert len(rank.steps.start_ns) == 199
     assert job.left() == {}
 
 
 @pytest.mark.parametrize(
     ("end", "code"),
-    [("sys.exit(5)", 5), ("os._exit(6)", 6), ("raise KeyError('x')", 1)],
-    ids=["exit", "at once", "exception"],
+    [("sys.exit(5)", 5), ("os._exit(6)", 6)],
+    ids=["exit", "at once"],
 )
 def test_python_may_end_in_the_middle_of_a_window(tmp_path, as_rank, end, code):
     extra = f"""
