@@ -1,6 +1,7 @@
 """Write docs/assistants.md, or with --check say whether it is stale.
 
     python docs/assistants.py [--check]
+    python docs/assistants.py --measure    also measure the start of the server anew
 
 The transcript in it is a run for real: the server as a process over stdio, the SDK's client, and
 a scripted assistant that reads an incident and proposes a bad and a good patch.
@@ -9,8 +10,12 @@ a scripted assistant that reads an incident and proposes a bad and a good patch.
 import asyncio
 import json
 import os
+import re
+import statistics
+import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +41,8 @@ patches. It cannot write to the work tree and runs nothing, unless the server wa
 `--allow-rehearse CMD`. Secrets, user names and mail addresses are blotted out of every answer;
 hosts and paths of the project stay, because the answer is for the person at this machine. Files
 and folders whose names begin with a dot, and files that usually hold keys, do not exist for it.
+
+{start}
 
 ## Tools
 
@@ -67,7 +74,50 @@ async def page() -> str:
         transcript.append(f"In `eroica review {ID}` a person now decides on: {kept}.")
         text = "\n\n".join(transcript).replace(name, ID).replace(f"{root}", "project")
     table = "| Tool | | |\n|---|---|---|\n" + "\n".join(tools)
-    return PAGE.format(tools=table, transcript=text)
+    start = _start_line(ROOT / "docs" / "assistants.md")
+    return PAGE.format(tools=table, transcript=text, start=start)
+
+
+def start_up(times: int = 7) -> str:
+    """One line on how long the server takes from its start to the list of its tools."""
+    load = os.getloadavg()[0]
+    walls, cpus = zip(*(_start() for _ in range(times)), strict=True)
+    return (
+        f"From its start to the answer with its tools the server takes {min(walls):.2f} s, "
+        f"{statistics.median(walls):.2f} s in the middle of {times} starts; "
+        f"{statistics.median(cpus):.2f} s of it is processor time "
+        f"(Python {sys.version_info[0]}.{sys.version_info[1]}, {os.cpu_count()} cores, on which "
+        f"{load:.1f} programs ran meanwhile)."
+    )
+
+
+def _start() -> tuple[float, float]:
+    """Seconds, and seconds of processor time, of one server that is asked for its tools."""
+    with tempfile.TemporaryDirectory() as scratch:
+        begin = time.monotonic()
+        pipe = subprocess.PIPE
+        server = subprocess.Popen(command(), cwd=scratch, stdin=pipe, stdout=pipe, text=True)
+        assert server.stdin is not None and server.stdout is not None
+        hello = {"protocolVersion": "2025-06-18", "capabilities": {}}
+        hello["clientInfo"] = {"name": "stopwatch", "version": "1"}
+        for number, (method, given) in enumerate((("initialize", hello), ("tools/list", {}))):
+            asked = {"jsonrpc": "2.0", "id": number, "method": method, "params": given}
+            server.stdin.write(json.dumps(asked) + "\n")
+            server.stdin.flush()
+            while json.loads(server.stdout.readline()).get("id") != number:
+                pass
+        wall = time.monotonic() - begin
+        server.stdin.close()
+        _, _, usage = os.wait4(server.pid, 0)
+        server.returncode = 0
+        server.stdout.close()
+    return wall, usage.ru_utime + usage.ru_stime
+
+
+def _start_line(path: Path) -> str:
+    """The line measured last; measured now where there is none, or where it is asked for."""
+    known = re.search(r"^From its start to .*$", path.read_text() if path.exists() else "", re.M)
+    return start_up() if known is None or "--measure" in sys.argv else known[0]
 
 
 def _row(tool: mcp.types.Tool) -> str:
