@@ -145,7 +145,9 @@ def blocks(asked):
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         out = Path(folder) / "blocks.json"
         watcher = start_agent(folder)
-        ranks = start_ranks(folder, "blocks.py", out, asked.pairs, watcher.pid, ranks=asked.ranks)
+        ranks = start_ranks(
+            folder, "blocks.py", out, asked.pairs, watcher.pid, asked.width, ranks=asked.ranks
+        )
         try:
             for process in ranks:
                 process.wait(110)
@@ -172,6 +174,7 @@ def pairs(asked):
                 out = Path(folder) / "times.json"
                 words = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
                 words += [f"--nproc_per_node={asked.ranks}", str(JOBS / "plain.py"), str(out)]
+                words.append(str(asked.width))
                 if is_watched:
                     words = [sys.executable, "-c", watch, *words]
                 given = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -315,6 +318,7 @@ def main():
     given.add_argument("part", choices=[part.__name__ for part in PARTS])
     given.add_argument("--ranks", type=int, default=1)
     given.add_argument("--pairs", type=int, default=0)
+    given.add_argument("--width", type=int, default=512, help="of the model: 256 steps in 3 ms")
     given.add_argument("--windows", type=int, default=200)
     asked = given.parse_args()
     asked.pairs = asked.pairs or {"blocks": 36, "pairs": 5}.get(asked.part, 1)

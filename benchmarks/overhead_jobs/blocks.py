@@ -53,7 +53,7 @@ def agree(number):
     return int(told)
 
 
-loop = steps(folder, 256)
+loop = steps(folder, int(sys.argv[5]))
 next(loop)
 start = time.monotonic()
 count = 0

@@ -10,7 +10,7 @@ from model import steps
 
 times = []
 start = last = time.perf_counter()
-for _ in steps(None, 256):
+for _ in steps(None, int(sys.argv[2])):
     now = time.perf_counter()
     times.append((now - last) * 1e3)
     last = now
