@@ -35,11 +35,9 @@ class Timed(Job):
         self.start, self.times = time.monotonic(), []
         super().__init__(case, folder, {})
 
-    def _read(self):
-        for line in self.process.stdout:
-            self.lines.append(line)
-            self.last = time.monotonic()
-            self.times.append((self.last - self.start, line))
+    def take(self, line):
+        super().take(line)
+        self.times.append((self.last - self.start, line))
 
     def pace(self):
         """Median milliseconds of an iteration: as printed, else from the steps' own times."""

@@ -35,7 +35,7 @@ from collections import Counter
 from pathlib import Path
 
 from cases import ROOT, adopt_orphans, copy_of, end_leftovers, write_section
-from judging import is_at, ranks_of, readings, split_command
+from judging import PROGRESS, is_at, ranks_of, readings, split_command
 
 from eroica.errors import InputError
 from eroica.read.unpickle import load_plain
@@ -61,7 +61,7 @@ class Job:
         environment |= {"PYTHONUNBUFFERED": "1"} | extra | more
         given = [p for p in (more.get("PYTHONPATH"), extra.get("PYTHONPATH")) if p]
         environment["PYTHONPATH"] = os.pathsep.join(given)
-        self.lines, self.last = [], time.monotonic()
+        self.lines, self.last, self.has_begun = [], time.monotonic(), False
         self.process = subprocess.Popen(
             command,
             cwd=folder,
@@ -76,14 +76,18 @@ class Job:
 
     def _read(self):
         for line in self.process.stdout:
-            self.lines.append(line)
-            self.last = time.monotonic()
+            self.take(line)
+
+    def take(self, line):
+        self.lines.append(line)
+        self.last = time.monotonic()
+        self.has_begun = self.has_begun or PROGRESS.search(line) is not None
 
     def wait(self, limit_s, silent_s):
-        """Until it ends, is silent after its first lines, or the limit is reached."""
+        """Until it ends, is silent after its first progress, or the limit is reached."""
         end = time.monotonic() + limit_s
         while self.process.poll() is None and time.monotonic() < end:
-            if self.lines and time.monotonic() - self.last > silent_s:
+            if self.has_begun and time.monotonic() - self.last > silent_s:
                 return
             time.sleep(0.2)
 
