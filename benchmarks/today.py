@@ -20,6 +20,8 @@ A person may see more in an output than the rule takes from it. Nothing is insta
 not there is named and left out. Run it alone on the machine.
 """
 
+# More than 300 lines: the rules above are printed with the table.
+
 import argparse
 import json
 import os

@@ -135,7 +135,7 @@ def fix(context: Context) -> FixerResult | None:
     edits: dict[str, Edits] = {}
     places = []
     for source in context.files:
-        for node in _counts(source):
+        for node in _counts(source, has_pools=context.cause.category == "cpu_oversubscription"):
             edit = edits.setdefault(source.path, Edits(source))
             edit.replace_text(node, _bounded(source, node))
             places.append(f"{source.path}:{source.line(node)}")
@@ -165,20 +165,23 @@ def _bounded(source: Source, node: cst.BaseExpression) -> str:
     return f"min({text}, cores_per_rank())"
 
 
-def _counts(source: Source) -> list[cst.BaseExpression]:
-    """The numbers of threads that are set and not bounded yet."""
-    found = [*_in_calls(source), *_in_environment(source)]
+def _counts(source: Source, *, has_pools: bool) -> list[cst.BaseExpression]:
+    """The numbers of threads that are set and not bounded yet.
+
+    A pool may wait for files rather than compute: it counts only where the cores are the matter.
+    """
+    found = [*_in_calls(source, has_pools), *_in_environment(source)]
     bound = re.compile(r"cores_per_rank|\bmin\(|^['\"]?1?['\"]?$|^str\(1\)$|cpu_count|affinity")
     return [node for node in found if not bound.search(code(node))]
 
 
-def _in_calls(source: Source) -> Iterator[cst.BaseExpression]:
+def _in_calls(source: Source, has_pools: bool) -> Iterator[cst.BaseExpression]:
     for call in find(source.module, cst.Call):
         name = source.full_name(call.func)
         if _THREADS.fullmatch(name) and call.args:
             yield call.args[0].value
         pool = argument(call, "max_workers", 0) or argument(call, "processes", 0)
-        if _POOLS.fullmatch(name) and pool is not None:
+        if has_pools and _POOLS.fullmatch(name) and pool is not None:
             if not isinstance(pool.value, cst.Integer) or pool.value.evaluated_value > MANY_WORKERS:
                 yield pool.value
         if name.rpartition(".")[2] == "DataLoader":
