@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import make_cli
 import pytest
@@ -88,6 +89,13 @@ def test_a_failing_callback_does_not_end_the_watch(caplog):
     watch.num_incidents, watch._baseline = 0, None
     watch._position = lambda: 7
     watch.evidence = lambda *_: JobEvidence(ranks=(), world_size=1)
+    watch.team = SimpleNamespace(
+        call=lambda hint: None, join=lambda result, wait: result, resume=lambda: None
+    )
+    watch.job = SimpleNamespace(
+        ranks={}, live_job=lambda: SimpleNamespace(host="node-a"), tick=lambda: None
+    )
+    watch.hardware = SimpleNamespace(for_folder=lambda *_: {})
     told = []
 
     def fail(result):

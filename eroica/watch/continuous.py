@@ -233,13 +233,14 @@ class Continuous:
 
     def _tell_slow(self) -> None:
         self.progress("slower than before: taking a window")
+        noticed_ns = time.time_ns()
         windows, samples = self._take_windows(is_sampled=True)
         self.team.call("slow")  # the other hosts read their traces meanwhile
         self._skip_steps()
         self._measure_now()
         number = next((one.number for one in reversed(windows) if one.traces), None)
         patterns = self._read(windows, samples)
-        self._tell("slow", time.time_ns(), patterns, samples, window=number)
+        self._tell("slow", noticed_ns, patterns, samples, window=number)
         self._told = None  # the policy says when the next one may come
 
     def _measure_now(self) -> None:
@@ -319,8 +320,10 @@ class Continuous:
         self._told_position = self._position()
         self.num_incidents += 1
         self.team.call(hint)
+        # Windows came after a slow job was noticed; a stuck one has been silent for a while.
+        noticed_ns = onset_ns if hint == "slow" else time.time_ns()
         result = WatchResult(
-            evidence=self.evidence(hint, onset_ns, samples or {}),
+            evidence=self.evidence(hint, onset_ns, samples or {}, noticed_ns),
             patterns=patterns or [],
             baseline=self.baseline,
             hint=hint,
@@ -337,7 +340,11 @@ class Continuous:
         self.team.resume()
 
     def evidence(
-        self, hint: str | None, onset_ns: int | None, samples: dict[int, Samples]
+        self,
+        hint: str | None,
+        onset_ns: int | None,
+        samples: dict[int, Samples],
+        noticed_ns: int | None = None,
     ) -> JobEvidence:
         """Gather from all living ranks and join it with what is known of them."""
         captures: dict[int, RankCapture] = {}
@@ -377,6 +384,8 @@ class Continuous:
             source_root=self.source_root,
             hint=hint,
             onset_ns=onset_ns,
+            detected_ns=noticed_ns,
+            window_ns=self.windows.last_ns if hint == "slow" else None,
             taken_ns=time.time_ns(),
             warnings=self.problems,
             step_ms_before=best / NS_PER_S * 1e3 if best else None,

@@ -127,6 +127,7 @@ class Watcher:
         self.learned_at: float | None = None
         self.warnings: list[str] = []
         self.onset_ns: int | None = None
+        self.detected_ns: int | None = None
         self._refreshed_at = 0.0
         self.counters: dict[int, dict[str, CounterUse]] = {}
         self.host: HostEvidence | None = None
@@ -177,6 +178,7 @@ class Watcher:
     # --- the end
 
     def _finish(self, hint: str) -> WatchResult:
+        self.detected_ns = time.time_ns() if hint in ("failed", "stuck") else None
         self.progress({"stuck": "stuck", "failed": "a rank failed"}.get(hint, "done watching"))
         if hint not in ("failed", "stuck"):
             self.collection.finish(is_running=self.command.exit_code() is None)
@@ -290,6 +292,8 @@ class Watcher:
             source_root=self.source_root,
             hint=hint,
             onset_ns=self.onset_ns,
+            detected_ns=self.detected_ns,
+            window_ns=self.collection.windows.last_ns,
             taken_ns=time.time_ns(),
             warnings=self.warnings,
             log_text=tail,

@@ -112,6 +112,11 @@ class WindowTaker:
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="eroica-window")
 
     @property
+    def last_ns(self) -> tuple[int, int] | None:
+        """Unix times of the last finished window, from the request to the last trace."""
+        return (self.done[-1].start_ns, self.done[-1].end_ns) if self.done else None
+
+    @property
     def is_busy(self) -> bool:
         return self._current is not None
 
