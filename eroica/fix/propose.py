@@ -9,7 +9,7 @@ from eroica.fix.apply import combine
 from eroica.fix.context import Context, Fixer, FixerResult
 from eroica.fix.diff import file_edit, unified
 from eroica.fix.gates import check
-from eroica.fix.project import Tree, places_of
+from eroica.fix.project import Tree, locate, places_of
 from eroica.fix.registry import load_fixers, title
 from eroica.records import FAMILY, Cause, Incident, JobEvidence, Patch, Setting
 
@@ -79,6 +79,10 @@ def make_context(
     named = [spot.source.path for spot in (*spots, *behind)]
     tree.load_with_imports(named)
     tree.load_importers(named)
+    for word in incident.job.command:  # a launcher of the project's own is imported by nobody
+        path = locate(word, tree.root) if word.endswith(".py") else None
+        if path is not None:
+            tree.load(path)
     return Context(
         cause=cause,
         sources=dict(tree.sources),
