@@ -22,7 +22,7 @@ NOT_NAMED = {"n09", "n36"}
 """Incidents whose recorded explanation does not name the truth; docs/benchmarks.md says why."""
 REFUSED: set[str] = set()
 """Incidents whose recorded patch does not pass a gate."""
-NO_FIXER = ("n23", "n29", "n30")
+NO_FIXER = ("n23", "n30")
 
 SOURCE = "def outer():\n    def save():\n        pass\n    save()\n\n\ndef main():\n    outer()\n"
 CASE = {
