@@ -182,6 +182,7 @@ def _summarize(
     inputs: "Inputs", engine: str, progress: Progress
 ) -> "tuple[list[RankPatterns], list[Warning]]":
     from eroica.engines import summarize_files
+    from eroica.read import kernel_files
     from eroica.summarize import read_patterns
 
     patterns: list[RankPatterns] = []
@@ -193,6 +194,8 @@ def _summarize(
         except (EroicaError, OSError, ValueError) as error:
             warnings.append(_warning(path, error))
     files = [(trace.path, trace.rank) for trace in (*inputs.traces, *inputs.nsys)]
+    if files and not kernel_files.is_any_kept():
+        progress("compiling the readers: once on this machine, some seconds")
     results = summarize_files(
         files,
         hardware=[one.path for one in inputs.hardware],

@@ -33,6 +33,14 @@ def read(name: str) -> bytes | None:
     return None
 
 
+def is_any_kept() -> bool:
+    """Whether something was compiled here before; else the first reading takes longer."""
+    for folder in _folders(is_to_write=False):
+        if next(folder.glob(f"*{_SUFFIX}"), None) is not None:
+            return True
+    return False
+
+
 def write(name: str, kernel: bytes) -> None:
     """Keep a kernel in the first folder that takes it; where none does, it is for this process."""
     for folder in _folders(is_to_write=True):
