@@ -17,8 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 WORLD_SIZE = 8
 SHARED = Path(os.environ.get("EROICA_SHARED", Path(__file__).parents[2] / "shared"))
@@ -120,6 +126,12 @@ def best_of(repeats: int, rows: "list[Row]") -> Row:
     return min(rows, key=lambda row: row.work_s or row.cpu_s)
 
 
+def apart(function: Callable[..., Result], *arguments: object) -> Result:
+    """Call it in a process of its own: on Linux a child's peak memory is at least its parent's."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
 def make_ranks(source: Path, folder: Path) -> tuple[list[Path], list[Path], int]:
     """Write the trace as ranks 0-7, packed and plain; return (packed, plain, raw bytes)."""
     raw = gzip.decompress(source.read_bytes())
@@ -151,7 +163,7 @@ def growth(source: Path, folder: Path, repeats: int, large_gb: float) -> list[st
     """Return the rows on one trace of 1, 2, 4 and 8 times the events, and a large one."""
     sizes = [1, 2, 4, 8]
     if large_gb:
-        one = make_repeated(source, folder / "grown.json", 1)
+        one = apart(make_repeated, source, folder / "grown.json", 1)
         sizes.append(round(large_gb * 1e9 / one))
     lines = [
         "",
@@ -160,7 +172,7 @@ def growth(source: Path, folder: Path, repeats: int, large_gb: float) -> list[st
     ]
     for times in sizes:
         path = folder / "grown.json"
-        size = make_repeated(source, path, times)
+        size = apart(make_repeated, source, path, times)
         rows = [measure_reader("eroica", [path], size) for _ in range(repeats)]
         row = best_of(repeats, rows)
         lines.append(
@@ -191,12 +203,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="runs a row, of which the best")
     parser.add_argument("--large-gb", type=float, default=3.0, help="size of the large trace")
     parser.add_argument("--no-diagnose", action="store_true", help="leave the whole command out")
+    parser.add_argument("--no-readers", action="store_true", help="leave reading alone out")
+    parser.add_argument("--no-growth", action="store_true", help="leave the growing trace out")
     arguments = parser.parse_args()
     if not arguments.source.is_file():
         parser.error(f"{arguments.source} is not here; name a trace with --source")
     with tempfile.TemporaryDirectory(prefix="eroica-read-") as name:
         folder = Path(name)
-        packed, plain, num_bytes = make_ranks(arguments.source, folder)
+        packed, plain, num_bytes = apart(make_ranks, arguments.source, folder)
         measure_reader("eroica", plain[:1], 1)  # compiles, if nobody has
         commands: dict[str, list[str]] = {}
         if not arguments.no_diagnose:
@@ -207,15 +221,16 @@ def main() -> None:
             commands["HTA load + breakdown, .gz"] = [
                 arguments.hta_python, "-c", _HTA, str(folder / "packed"),
             ]  # fmt: skip
-        for label, command in commands.items():
-            measure(label, command, num_bytes, folder)  # the same, and fills caches
+        if not arguments.no_diagnose:
+            measure("", commands["eroica diagnose, .gz"], num_bytes, folder)  # likewise
         rows: dict[str, Row] = {}
-        for reader in READERS:
+        for reader in () if arguments.no_readers else READERS:
             found = [measure_reader(reader, plain, num_bytes) for _ in range(arguments.repeats)]
             rows[reader] = best_of(arguments.repeats, found)
-        found = [measure_reader("eroica", packed, num_bytes) for _ in range(arguments.repeats)]
-        rows["eroica, .gz"] = best_of(arguments.repeats, found)
-        rows["eroica, .gz"].name = "eroica, .gz"
+        if not arguments.no_readers:
+            found = [measure_reader("eroica", packed, num_bytes) for _ in range(arguments.repeats)]
+            rows["eroica, .gz"] = best_of(arguments.repeats, found)
+            rows["eroica, .gz"].name = "eroica, .gz"
         for label, command in commands.items():
             found = [measure(label, command, num_bytes, folder) for _ in range(arguments.repeats)]
             rows[label] = best_of(arguments.repeats, found)
@@ -224,7 +239,9 @@ def main() -> None:
         print("\n| | wall s | CPU s | MB/s a core | peak MB |\n|---|---|---|---|---|")
         print("\n".join(row.line() for row in rows.values()))
         print("\n".join(ratios(rows)))
-        print("\n".join(growth(arguments.source, folder, arguments.repeats, arguments.large_gb)))
+        if not arguments.no_growth:
+            lines = growth(arguments.source, folder, arguments.repeats, arguments.large_gb)
+            print("\n".join(lines))
         print("\n" + json.dumps({row.name: vars(row) for row in rows.values()}))
 
 
