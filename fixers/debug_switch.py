@@ -116,6 +116,7 @@ _CALLS = re.compile(
     r"|tracemalloc\.start|sys\.settrace|sys\.setprofile|threading\.settrace|threading\.setprofile"
     r"|torch\.cuda\.set_sync_debug_mode|torch\.cuda\.memory\._record_memory_history"
     r"|torch\.cuda\.memory\._record_memory_history|torch\._logging\.set_logs|gc\.set_debug"
+    r"|torch\.set_warn_always|torch\.use_deterministic_algorithms"
     r"|warnings\.simplefilter_all|asyncio\.set_debug|faulthandler\.dump_traceback_later"
 )
 _CONTEXTS = re.compile(

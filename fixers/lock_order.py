@@ -19,7 +19,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import calls_here, definitions
-from eroica.fix.tree import Source, code, dotted, find, names, walk
+from eroica.fix.tree import Source, called, code, dotted, find, names, walk
 
 CODE = "THR001"
 ANSWERS = frozenset({"thread_lock_deadlock"})
@@ -93,6 +93,38 @@ def exchange(left, right):
         left.row, right.row = right.row, left.row
 """,
     ),
+    Example(
+        before="""\
+def read():
+    rows.acquire()
+    log.acquire()  # <-- here
+    work()
+    log.release()
+    rows.release()
+
+def write():
+    log.acquire()
+    rows.acquire()
+    work()
+    rows.release()
+    log.release()
+""",
+        after="""\
+def read():
+    rows.acquire()
+    log.acquire()
+    work()
+    log.release()
+    rows.release()
+
+def write():
+    rows.acquire()
+    log.acquire()
+    work()
+    rows.release()
+    log.release()
+""",
+    ),
 )
 KEEPS = (
     Example(
@@ -123,6 +155,41 @@ def drain(pool):
 
 def fix(context: Context) -> FixerResult | None:
     """Reorder the nested pair; None where no two locks are taken in both orders."""
+    return _taken_by_with(context) or _acquired(context)
+
+
+def _acquired(context: Context) -> FixerResult | None:
+    """``a.acquire()`` and ``b.acquire()`` in a row, and the other way round elsewhere."""
+    pairs: dict[tuple[str, str], tuple[Source, cst.BaseStatement, cst.BaseStatement]] = {}
+    for source, line in context.every(cst.SimpleStatementLine, 0.4):
+        after = source.following(line)
+        first, second = _acquires(line), _acquires(after[0]) if after else ""
+        if not first or not second or first == second:
+            continue
+        pairs.setdefault((first, second), (source, line, after[0]))
+        if (second, first) not in pairs:
+            continue
+        edits = Edits(source)
+        edits.replace(line, edits.statements(code(after[0])))
+        edits.replace(after[0], edits.statements(code(line)))
+        return context.result(
+            edits,
+            why=f"{source.path}:{source.line(line)} takes {first}, then {second}; other code takes "
+            "them the other way round.",
+            behaviour="Both locks are always taken in one order.",
+            score=0.95,
+        )
+    return None
+
+
+def _acquires(line: cst.CSTNode) -> str:
+    """The lock that a line of its own takes."""
+    call = called(line)
+    name = dotted(call.func) if call is not None and not call.args else ""
+    return name.removesuffix(".acquire") if name.endswith(".acquire") else ""
+
+
+def _taken_by_with(context: Context) -> FixerResult | None:
     orders = _orders(context)
     for source, outer in context.every(cst.With, 0.4):
         if len(outer.items) == 2:

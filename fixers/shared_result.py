@@ -110,7 +110,7 @@ def fix(context: Context) -> FixerResult | None:
             why=f"{source.path}:{source.line(line)} gives the sum of `{value}` to one rank, and "
             "all ranks decide by it.",
             behaviour="All ranks get the sum; the all-reduce moves about twice as many bytes.",
-            score=0.9 * max(context.closeness(source, line), 0.75),
+            score=0.9,
         )
     return None
 

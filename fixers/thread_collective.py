@@ -17,7 +17,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import collectives, is_barrier
-from eroica.fix.tree import Function, Source, argument, called, dotted
+from eroica.fix.tree import Function, Source, argument, called, dotted, find, last_name
 
 CODE = "THR004"
 ANSWERS = frozenset(
@@ -105,9 +105,7 @@ def train(x):
 def fix(context: Context) -> FixerResult | None:
     """Move the thread's collectives away; None where no thread function has any."""
     for source in context.files:
-        for start in source.calls(source.module, r"threading\.(Thread|Timer)"):
-            target = argument(start, "target", 1)
-            name = dotted(target.value).rpartition(".")[2] if target is not None else ""
+        for start, name in _starts(source):
             for function in source.functions_named(name) if name else []:
                 calls = [
                     c for c in collectives(source, function.body) if argument(c, "group") is None
@@ -117,6 +115,22 @@ def fix(context: Context) -> FixerResult | None:
                     if result is not None:
                         return result
     return None
+
+
+def _starts(source: Source) -> list[tuple[cst.Call, str]]:
+    """What makes a thread, or the pool of it, and the name of the function that runs there."""
+    found = []
+    for start in source.calls(source.module, r"threading\.(Thread|Timer)"):
+        target = argument(start, "target", 1)
+        if target is not None:
+            found.append((start, dotted(target.value).rpartition(".")[2]))
+    pools = source.calls(source.module, r"(?:concurrent\.futures\.)(?:thread\.)?ThreadPoolExecutor")
+    found += [
+        (pools[0], dotted(call.args[0].value).rpartition(".")[2])
+        for call in find(source.module, cst.Call)
+        if pools and last_name(call.func) == "submit" and call.args
+    ]
+    return [(start, name) for start, name in found if name]
 
 
 def _rewrite(
