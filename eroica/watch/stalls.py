@@ -30,8 +30,8 @@ class Allowance:
     For a job of weeks: on a busy host steps scatter, and each late one would be sampled.
     """
 
-    burst: float = 10.0
-    every_s: float = 15.0
+    burst: float = 5.0
+    every_s: float = 30.0
     _left: float = 0.0
     _since: float | None = None
 
