@@ -65,7 +65,7 @@ def rich_page(saved_incident):
     return html.render_document(document(material, Options()))
 
 
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("name", ["stuck", "slow"])
 def test_the_page_lays_out_wide_and_narrow(saved_incident, tmp_path, name, width):
     text = rich_page(saved_incident) if name == "slow" else html.render(saved_incident(name))

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from make_patterns import make_patterns
 
+from eroica.explain import explain
 from eroica.records import (
     Claim,
     Decision,
@@ -414,3 +415,25 @@ def test_a_job_that_was_slow_from_the_start_loses_what_its_cause_costs(saved_inc
     cause = msgspec.structs.replace(material.incident.causes[0], share=0.93)
     incident = msgspec.structs.replace(material.incident, job=job, causes=(cause,))
     assert lost_share(replace(material, incident=incident)) == 0.93
+
+
+def test_what_was_said_of_one_cause_is_not_said_again_of_the_next(saved_incident):
+    material = load(saved_incident("stuck"))
+    cause = msgspec.structs.replace(material.incident.causes[0], why=("Rank 1 waits.", "One."))
+    other = msgspec.structs.replace(cause, id="C2", why=("Rank 1 waits.", "Another."))
+    incident = msgspec.structs.replace(material.incident, causes=(cause, other))
+    told = explain(incident, evidence=material.evidence)
+    page = html.render_document(
+        document(replace(material, incident=incident, diagnoses=tuple(told)), Options(False))
+    )
+    assert page.count("<li>Rank 1 waits.") == 1
+    assert page.count("<li>One.") == page.count("<li>Another.") == 1
+
+
+def test_code_in_a_heading_is_code(saved_incident):
+    material = load(saved_incident("stuck"))
+    cause = msgspec.structs.replace(material.incident.causes[0], summary="left by `continue`")
+    incident = msgspec.structs.replace(material.incident, causes=(cause,))
+    page = html.render_document(document(replace(material, incident=incident), Options(False)))
+    assert "<h1>left by <code>continue</code>" in page
+    assert "<title>stuck: left by continue" in page

@@ -62,6 +62,8 @@ def svg(key: str, size: tuple[float, float], paint: Callable[[Figure], None]) ->
         FigureCanvasSVG(figure)
         paint(figure)
         stream = io.StringIO()
+        # See-through, so that a narrow page can hint at what lies beside.
+        figure.patch.set_alpha(0.0)
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     return _embedded(stream.getvalue(), key)
 

@@ -170,12 +170,14 @@ def _causes(material: Material, pictures: dict[str, Picture]) -> Section:
     blocks: list[Block] = []
     if len(causes) > 1:
         blocks.append(Text(f"{len(causes)} causes at once, the first explains most."))
-    children = [_cause(material, cause) for cause in causes]
+    said: set[str] = set()
+    children = [_cause(material, cause, said) for cause in causes]
     blocks += take(pictures, "pattern", "breakdown")
     return Section("causes", "Causes" if len(causes) > 1 else "Cause", tuple(blocks), (*children,))
 
 
-def _cause(material: Material, cause: Cause) -> Section:
+def _cause(material: Material, cause: Cause, said: set[str]) -> Section:
+    """One cause; what was ``said`` of an earlier one is not said again."""
     known = lookup(cause.category)
     facts = [
         ("Kind", f"{cause.category} ({known.title})"),
@@ -191,15 +193,18 @@ def _cause(material: Material, cause: Cause) -> Section:
     if cause.against:
         blocks += [Text("What speaks against it:"), Bullets(cause.against)]
     own = [diagnosis for diagnosis in material.diagnoses if diagnosis.cause == cause.id]
-    children = tuple(_diagnosis(diagnosis) for diagnosis in own)
+    children = tuple(_diagnosis(diagnosis, frozenset(said)) for diagnosis in own)
+    said |= {claim.text for diagnosis in own for claim in diagnosis.claims}
     return Section(cause.id, f"{cause.id}: {cause.summary}", tuple(blocks), children)
 
 
-def _diagnosis(diagnosis: Diagnosis) -> Section:
+def _diagnosis(diagnosis: Diagnosis, said: frozenset[str] = frozenset()) -> Section:
     by_rule = diagnosis.source == "rules"
     title = "Why" if by_rule else f"Explanation by {diagnosis.source}, checked against the incident"
     claims = tuple(
-        claim_text(claim.text, claim.citations, claim.is_resolved) for claim in diagnosis.claims
+        claim_text(claim.text, claim.citations, claim.is_resolved)
+        for claim in diagnosis.claims
+        if claim.text not in said
     )
     blocks: list[Block] = []
     if not by_rule:
@@ -210,8 +215,8 @@ def _diagnosis(diagnosis: Diagnosis) -> Section:
     if diagnosis.disproved_by:
         blocks.append(Text("What would disprove it:"))
         blocks.append(Bullets(diagnosis.disproved_by))
-    said = [note for note in diagnosis.notes if not by_rule or note.startswith(WRITTEN_BY_RULE)]
-    blocks += [Text(as_sentence(note), tone="note") for note in said]
+    notes = [note for note in diagnosis.notes if not by_rule or note.startswith(WRITTEN_BY_RULE)]
+    blocks += [Text(as_sentence(note), tone="note") for note in notes]
     key = f"why-{diagnosis.cause or 'none'}" + ("" if by_rule else "-model")
     return Section(key, title, tuple(blocks))
 

@@ -25,6 +25,7 @@ from eroica.text import visible
 
 _CODE = re.compile(r"(`[^`\n]+`)")
 _ANCHOR = re.compile(r"\b([FCP]\d+)\b")
+_NO_ANCHORS: frozenset[str] = frozenset()
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
 
 
@@ -46,10 +47,11 @@ def render_document(document: Document) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n'
-        f"<title>{symptom}: {escape(document.title)}</title>\n"
+        f"<title>{symptom}: {escape(document.title.replace('`', ''))}</title>\n"
         f'<link rel="icon" href="data:,">\n<style>\n{CSS}</style>\n</head>\n<body>\n'
         f'<header class="{symptom}"><p class="symptom">{symptom.upper()}</p>'
-        f"<h1>{escape(document.title)}</h1><p>{escape(document.subtitle)}</p></header>\n"
+        f"<h1>{inline(document.title, _NO_ANCHORS)}</h1>"
+        f"<p>{escape(document.subtitle)}</p></header>\n"
         f'<nav aria-label="Sections">{nav}</nav>\n<main>\n{body}</main>\n'
         f"<footer>{escape(document.footer)}</footer>\n</body>\n</html>\n"
     )
@@ -64,8 +66,8 @@ def _section(section: Section, level: int, anchors: frozenset[str]) -> str:
     blocks = "".join(_block(block, anchors) for block in section.blocks)
     children = "".join(_section(child, level + 1, anchors) for child in section.children)
     return (
-        f'<section id="{escape(section.id)}"><h{level}>{escape(section.title)}</h{level}>\n'
-        f"{blocks}{children}</section>\n"
+        f'<section id="{escape(section.id)}">'
+        f"<h{level}>{inline(section.title, _NO_ANCHORS)}</h{level}>\n{blocks}{children}</section>\n"
     )
 
 

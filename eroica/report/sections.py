@@ -32,7 +32,8 @@ def known(material: Material) -> Section:
     unsure = [c for c in incident.causes if c not in sure]
     known = tuple(f"{cause.id}: {cause.summary} ({_verdict(material, cause)})" for cause in sure)
     suspected = tuple(f"{cause.id}: {cause.summary}" for cause in unsure)
-    unseen = list(incident.not_seen)
+    to_do = {step for diagnosis in material.diagnoses for step in diagnosis.next_steps}
+    unseen = [sentence for sentence in incident.not_seen if sentence not in to_do]
     if incident.job.missing_ranks:
         unseen.append(f"Nothing was collected from {rank_phrase(incident.job.missing_ranks)}.")
     for diagnosis in material.diagnoses:
