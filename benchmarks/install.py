@@ -21,13 +21,13 @@ IMAGES = {
         "numpy": "1.26.4", "pydantic": "2.7.4", "rich": "13.5.3", "typer": "0.12.5",
         "click": "8.1.7", "typing-extensions": "4.12.2", "jinja2": "3.1.2", "pyarrow": "16.1.0",
         "psutil": "5.9.5", "matplotlib": "3.8.2", "pyyaml": "6.0.1", "packaging": "23.2",
-        "requests": "2.31.0", "zstandard": "0.23.0", "pillow": "10.3.0", "certifi": "2026.10.19",
+        "requests": "2.31.0", "zstandard": "0.23.0", "pillow": "10.3.0", "certifi": "2024.7.4",
     },
     "2025": {
         "numpy": "2.1.2", "pydantic": "2.10.3", "rich": "13.9.4", "typer": "0.15.1",
         "typing-extensions": "4.12.2", "jinja2": "3.1.4", "pyarrow": "18.1.0", "psutil": "6.1.0",
         "matplotlib": "3.10.0", "pyyaml": "6.0.2", "packaging": "24.2", "requests": "2.32.3",
-        "click": "8.1.8", "certifi": "2026.10.19",
+        "click": "8.1.8", "certifi": "2024.12.14",
     },
 }  # fmt: skip
 
