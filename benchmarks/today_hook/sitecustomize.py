@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-FIRST, LAST = 12, 22  # optimizer steps between which the trace is taken
+WAIT, ACTIVE = 10, 10  # optimizer steps before the trace and in it
 
 
 def dump_when_asked(folder, rank):
@@ -24,22 +24,23 @@ def dump_when_asked(folder, rank):
 
 
 def trace_steps(folder, rank):
-    """Starts a profiler at one optimizer step and writes its trace at a later one."""
+    """A scheduled profiler, stepped by the optimizer: its marks of steps are what HTA goes by."""
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    state = {"step": 0, "profiler": None}
+    profiler = torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU],
+        schedule=torch.profiler.schedule(wait=WAIT, warmup=1, active=ACTIVE, repeat=1),
+        on_trace_ready=lambda p: p.export_chrome_trace(str(folder / f"trace_{rank}.json")),
+    )
+    state = {"step": 0}
 
     def after_step(*_):
         state["step"] += 1
-        if state["step"] == FIRST:
-            state["profiler"] = torch.profiler.profile(
-                activities=[torch.profiler.ProfilerActivity.CPU], with_stack=False
-            )
-            state["profiler"].start()
-        elif state["step"] == LAST:
-            state["profiler"].stop()
-            state["profiler"].export_chrome_trace(str(folder / f"trace_{rank}.json"))
+        if state["step"] == 1:
+            profiler.start()
+        elif state["step"] <= WAIT + ACTIVE + 3:
+            profiler.step()
 
     register_optimizer_step_post_hook(after_step)
 
