@@ -56,6 +56,9 @@ class Owners:
 def install(ring: Any) -> None:
     when_imported("torch.optim.optimizer", lambda module: _watch_optimizers(ring, module))
     when_imported("torch.utils.data.dataloader", lambda module: _watch_loaders(ring, module))
+    # A compiled optimizer step would be traced into these hooks, and torch would warn of them.
+    for name in ("torch._dynamo.trace_rules", "torch._dynamo.skipfiles"):
+        when_imported(name, lambda module: module.add(__package__))
 
 
 def _watch_optimizers(ring: Any, module: Any) -> None:
