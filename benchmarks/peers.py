@@ -306,22 +306,21 @@ def judge(job: Job, answer: Answer) -> str:
 
 
 def table(title: str, jobs: tuple[Job, ...], tools: dict[str, Callable[[Path], Answer]]) -> None:
-    print(f"### {title}\n\n| set | truth | tool | named | judged | says | s |")
-    print("|---|---|---|---|---|---|---|")
+    """One row a set, one column a tool; below it, what each said in its own words."""
+    print(f"### {title}\n\n| set | truth | {' | '.join(tools)} |\n|---|---|{'---|' * len(tools)}")
+    words = []
     for job in jobs:
+        cells = []
         for tool, ask in tools.items():
             with tempfile.TemporaryDirectory() as scratch:
                 (Path(scratch) / "set").mkdir()
                 answer = ask(job.make(Path(scratch) / "set"))
-                says = answer.says.replace(scratch, "").replace("|", "/").replace(str(ROOT), "")
-            named = ", ".join(map(str, answer.ranks)) or "-"
-            verdict = judge(job, answer)
-            print(
-                f"| {job.name} | {job.truth} | {tool} | {named} | {verdict} | {says} "
-                f"| {answer.seconds:.1f} |",
-                flush=True,
-            )
-    print()
+                says = answer.says.replace(scratch, "").replace(str(ROOT), "")
+            named = f": {', '.join(map(str, answer.ranks))}" if answer.ranks else ""
+            cells.append(f"{judge(job, answer)}{named} ({answer.seconds:.1f} s)")
+            words.append(f"- {job.name}, {tool}: {says}")
+        print(f"| {job.name} | {job.truth} | {' | '.join(cells)} |", flush=True)
+    print("\nIn their words:\n", *words, "", sep="\n")
 
 
 def version(python: str, name: str) -> str:
