@@ -1,4 +1,4 @@
-"""The sets that peers.py asks all tools about, each with its truth: dumps, traces, simulated traces.
+"""The sets that peers.py asks all tools about, each with its truth: dumps, traces, simulations.
 
 The truth of real sets is in the README of ../shared/data; a note that lies beside a set, such as a
 log of injected faults, is not handed to any tool.
