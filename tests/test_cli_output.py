@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import make_cli
+import msgspec
 import pytest
 from make_cli import Shell
 from make_patterns import make_patterns
@@ -13,7 +14,7 @@ from rich.console import Console
 from eroica import gathering, pipeline
 from eroica.commands import output
 from eroica.commands.jobs import exit_status
-from eroica.records import JobEvidence
+from eroica.records import Diagnosis, JobEvidence
 from eroica.report import terminal
 from eroica.watch.continuous import Continuous
 from eroica.watch.result import WatchResult
@@ -176,3 +177,20 @@ def test_text_for_a_pipe_is_exact_and_on_a_terminal_moves_nothing(monkeypatch):
         monkeypatch.setattr(output.sys, "stdout", stream)
         output.print_bytes(told.encode())
         assert stream.buffer.getvalue() == shown
+
+
+def test_what_was_not_seen_is_said_once(tmp_path):
+    """The explanation notes what was not collected; the verdict says it in a line of its own."""
+    store = tmp_path / "incidents"
+    folder = make_cli.incident(store)
+    twice = "no Flight Recorder dump"
+    incident = msgspec.structs.replace(folder.read_incident(), not_seen=(twice,))
+    cause = incident.causes[0]
+    told = Diagnosis(
+        cause=cause.id, verdict="supported", summary=cause.summary, notes=(twice, "it was slow")
+    )
+    stream = io.StringIO()
+    console = Console(file=stream, width=120, highlight=False)
+    terminal.print_incident(console, incident, [told])
+    assert stream.getvalue().count(twice) == 1
+    assert "note      it was slow" in stream.getvalue()

@@ -92,7 +92,7 @@ def print_next(console: Console, commands: Iterable[tuple[str, str]]) -> None:
     console.print()
     width = max(len(command) for command, _ in rows)
     for number, (command, what) in enumerate(rows):
-        line = Text("next    " if number == 0 else " " * INDENT, style="bold")
+        line = Text(("next" if number == 0 else "").ljust(INDENT), style="bold")
         line.append(command.ljust(width), style="cyan")
         line.append(f"   {what}", style="dim")
         console.print(line, soft_wrap=True)
@@ -214,7 +214,8 @@ def print_diagnosis(console: Console, incident: Incident, first: Diagnosis) -> N
         mark = "" if claim.is_resolved else "  (not confirmed by the evidence)"
         _labelled(console, "why" if number == 0 else "", f"{claim.text}{cited}{mark}")
     for note in first.notes:
-        _labelled(console, "note", note)
+        if note not in incident.not_seen:  # it is said below
+            _labelled(console, "note", note)
 
 
 def _print_evidence(
