@@ -177,6 +177,7 @@ def share_of(name: str) -> "Share":
 
 
 def _tell(asked: "Asked") -> None:
+    output.clear_spinner()
     output.note(f"{asked.model}: {asked.usage}")
     if asked.reason:
         output.note(f"the model's answer is not used: {asked.reason}")
