@@ -1,16 +1,17 @@
 """Rehearsals: small programs before and after a patch, bounded, with nothing left behind."""
 
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from eroica.errors import InputError
+from eroica.errors import EroicaError, InputError
 from eroica.fix.diff import file_edit, unified
 from eroica.fix.propose import propose
 from eroica.fix.rehearse import loss_change, rehearse, split_command, warnings_for
-from eroica.fix.watchdog import Run, run_bounded, with_token
+from eroica.fix.watchdog import Run, Watcher, run_bounded, with_token
 from eroica.records import Cause, Incident, Job, Patch, Place
 
 GOOD = """\
@@ -181,3 +182,27 @@ def test_a_real_stuck_job_is_patched_and_the_rehearsal_says_cured(tmp_path):
     assert result.verdict == "cured", result
     assert result.details["progress_after"] == 2
     assert result.details["left_behind"] == 0
+
+
+def test_a_run_that_is_called_off_ends_at_once_and_leaves_nothing(tmp_path):
+    told, watcher = [], Watcher()
+    watcher.tell = told.append
+    script = "for n in range(3): print('step', n, flush=True)\nimport time; time.sleep(60)"
+    threading.Timer(1.0, watcher.called_off.set).start()
+    start = time.monotonic()
+    run = run_bounded([sys.executable, "-c", script], tmp_path, 50, watcher=watcher)
+    assert run.status is None and time.monotonic() - start < 10
+    assert told == ["step 0", "step 1", "step 2"]
+
+
+def test_a_rehearsal_that_is_called_off_gives_no_verdict(tmp_path):
+    (tmp_path / "train.py").write_text("print('step 1')\n")
+    watcher = Watcher()
+    watcher.called_off.set()
+    with pytest.raises(EroicaError, match="called off"):
+        rehearse(
+            patch("print('step 1')\n", "print('step 2')\n"),
+            [sys.executable, "train.py"],
+            tmp_path,
+            watcher=watcher,
+        )
