@@ -49,7 +49,8 @@ class VerdictPlace(msgspec.Struct, frozen=True, kw_only=True):
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent of rank 0's host wants of the others."""
 
-    sequence: int = 0
+    sequence: int = 1
+    """Grows with each change; who has none yet asks for what is after 0."""
     phase: str = "watch"
     """``watch``; ``collect``: gather for ``incident``; ``end``: all have gathered."""
     incident: int = 0
