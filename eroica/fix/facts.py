@@ -165,12 +165,16 @@ def _fits(source: Source, function: Function, is_method: bool) -> bool:
 
 def rank_names(source: Source) -> frozenset[str]:
     """Return the names (and dotted names) whose value depends on the rank."""
+    known = source.memo.get("rank_names")
+    if isinstance(known, frozenset):
+        return known
     found: set[str] = set()
     for _ in range(2):
         for target, value, _statement in source.assignments():
             if is_ranked(value, frozenset(found)):
                 found.add(target)
-    return frozenset(found)
+    source.memo["rank_names"] = names_of_ranks = frozenset(found)
+    return names_of_ranks
 
 
 def is_ranked(node: cst.CSTNode, known: frozenset[str] = frozenset()) -> bool:

@@ -7,6 +7,7 @@ walked as libcst does.
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from heapq import merge
 from itertools import islice
 from typing import TypeVar
 
@@ -42,13 +43,15 @@ class Listing:
     def below(self, number: int) -> Iterator[cst.CSTNode]:
         return islice(self.nodes, number, self.ends[number])
 
+    def places(self, number: int, kind: type) -> Iterator[int]:
+        """The numbers of nodes of exactly one class below a node."""
+        places = self._by_type.get(kind, [])
+        return islice(places, bisect_left(places, number), bisect_left(places, self.ends[number]))
+
     def of_type(self, number: int, kind: type[Node]) -> Iterator[Node]:
         """Nodes of exactly one class, without a look at the others."""
-        places = self._by_type.get(kind, [])
-        at, end = bisect_left(places, number), self.ends[number]
-        while at < len(places) and places[at] < end:
-            yield self.nodes[places[at]]  # type: ignore[misc]
-            at += 1
+        for place in self.places(number, kind):
+            yield self.nodes[place]  # type: ignore[misc]
 
     def close(self) -> None:
         for node in self.nodes:
@@ -90,6 +93,17 @@ def find(node: cst.CSTNode, kind: type[Node]) -> Iterator[Node]:
     for item in walk(node):
         if isinstance(item, kind):
             yield item
+
+
+def find_each(node: cst.CSTNode, *kinds: type[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+    """Yield the nodes of several classes at or below a node, in source order."""
+    found = _known(node)
+    if found is None:
+        yield from (item for item in walk(node) if isinstance(item, kinds))
+        return
+    listing, number = found
+    for place in merge(*(listing.places(number, kind) for kind in kinds)):
+        yield listing.nodes[place]
 
 
 _CONCRETE = frozenset(

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider
 
-from eroica.fix.nodes import Listing, children, find, walk
+from eroica.fix.nodes import Listing, children, find, find_each, walk
 
 __all__ = ["children", "find", "walk"]  # from nodes, under the name that fixers know
 Function = cst.FunctionDef
 Loop = cst.For | cst.While
+Assignment = tuple[str, cst.BaseExpression, cst.Assign | cst.AnnAssign]
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
@@ -85,6 +86,9 @@ class Source:
         wrapper = MetadataWrapper(cst.parse_module(text))
         self.module = wrapper.module
         weakref.finalize(self, Listing(self.module).close)
+        self.memo: dict[str, object] = {}
+        """What was found out about the file as a whole, by name."""
+        self._assignments: list[Assignment] | None = None
         self._by_name: dict[str, list[Function]] = {}
         for function in find(self.module, cst.FunctionDef):
             self._by_name.setdefault(function.name.value, []).append(function)
@@ -230,15 +234,26 @@ class Source:
         self, within: cst.CSTNode | None = None
     ) -> Iterator[tuple[str, cst.BaseExpression, cst.Assign | cst.AnnAssign]]:
         """Yield (dotted target, value, statement); tuple assignments are taken apart."""
-        for node in walk(within or self.module):
-            if isinstance(node, cst.AnnAssign) and node.value is not None:
-                yield dotted(node.target), node.value, node
-            if not isinstance(node, cst.Assign):
-                continue
-            for target in node.targets:
-                for left, right in pairs(target.target, node.value):
-                    if dotted(left):
-                        yield dotted(left), right, node
+        if within is not None:
+            yield from _assigned(within)
+            return
+        if self._assignments is None:
+            self._assignments = list(_assigned(self.module))
+        yield from self._assignments
+
+
+def _assigned(
+    within: cst.CSTNode,
+) -> Iterator[tuple[str, cst.BaseExpression, cst.Assign | cst.AnnAssign]]:
+    for node in find_each(within, cst.Assign, cst.AnnAssign):
+        if isinstance(node, cst.AnnAssign) and node.value is not None:
+            yield dotted(node.target), node.value, node
+        if not isinstance(node, cst.Assign):
+            continue
+        for target in node.targets:
+            for left, right in pairs(target.target, node.value):
+                if dotted(left):
+                    yield dotted(left), right, node
 
 
 def pairs(
