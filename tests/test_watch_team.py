@@ -100,11 +100,11 @@ def test_both_hosts_agree_report_and_know_where_the_verdict_is(pair):
     assert (places[0].host, places[0].id) == ("h0", "x-1")
 
 
-def test_a_host_that_only_waits_for_another_makes_no_job_stuck(pair):
+@pytest.mark.parametrize(("own", "other"), [("stuck", None), (None, "stuck")])
+def test_a_host_that_only_waits_for_another_makes_no_job_stuck(pair, own, other):
     leader, follower = pair
     meet(leader, follower)
-    assert agree(leader, follower, "stuck", None, seconds=1.0) == {}
-    assert agree(leader, follower, None, "stuck", seconds=1.0) == {}
+    assert agree(leader, follower, own, other, seconds=0.8) == {}
 
 
 def test_a_failure_on_one_host_is_everyones_at_once(pair):
