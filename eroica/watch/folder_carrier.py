@@ -195,6 +195,7 @@ class FolderServer(_Beat):
         self._written: tuple[int, float] = (-1, 0.0)
         self._serials: dict[int, int] = {}
         self._taken: set[tuple[int, int]] = set()
+        self._unread: set[str] = set()
         self._is_cleared = False
         self.start()
 
@@ -210,7 +211,9 @@ class FolderServer(_Beat):
             try:
                 self._take(name)
             except (OSError, msgspec.DecodeError) as error:
-                logger.warning("%s is left unread: %s", name, error)
+                level = logging.DEBUG if name in self._unread else logging.WARNING
+                self._unread.add(name)
+                logger.log(level, "%s is left unread: %s", name, error)
 
     def _take(self, name: str) -> None:
         if _STATUS.fullmatch(name):
