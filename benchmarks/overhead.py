@@ -8,8 +8,8 @@
     python benchmarks/overhead.py stuck              from the stuck threshold to the printed cause
     python benchmarks/overhead.py growth             200 windows: memory, open files, files
 
-``blocks`` is the sharpest: within one job, seconds with the hook and the agent alternate with
-seconds without (the hook's wrappers are taken out, the agent is stopped by SIGSTOP), in random
+``blocks`` is the sharpest: within one job, spells with the hook and the agent alternate with
+spells without (the hook's wrappers are taken out, the agent is stopped by SIGSTOP), in random
 order within each pair, so that start-up, memory layout and a slowly changing neighbor cancel out.
 Upper bounds are of the bootstrap over pairs (10,000 draws of the 20 % trimmed mean). Run it alone
 on the machine; the agent needs a core to be on, so with as many ranks as cores it competes.
@@ -158,9 +158,9 @@ def blocks(asked):
     mean, upper = upper_bound(ratios)
     step = statistics.median(off for _, off in found["pairs"])
     print(
-        f"blocks   {asked.ranks} ranks, step {step:.2f} ms, {len(ratios)} pairs of seconds:"
+        f"blocks   {asked.ranks} ranks, step {step:.2f} ms, {len(ratios)} pairs of 0.3 s:"
         f" ratio {mean:.4f}, 95 % upper bound {upper:.4f}, median {statistics.median(ratios):.4f};"
-        f" agent {100 * found['agent']:.2f} % of a core"
+        f" agent {100 * found['agent']:.2f} % of a core, its tools {100 * found['tools']:.2f} %"
     )
 
 
@@ -321,7 +321,7 @@ def main():
     given.add_argument("--width", type=int, default=512, help="of the model: 256 steps in 3 ms")
     given.add_argument("--windows", type=int, default=200)
     asked = given.parse_args()
-    asked.pairs = asked.pairs or {"blocks": 36, "pairs": 5}.get(asked.part, 1)
+    asked.pairs = asked.pairs or {"blocks": 120, "pairs": 5}.get(asked.part, 1)
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)
     next(part for part in PARTS if part.__name__ == asked.part)(asked)
 

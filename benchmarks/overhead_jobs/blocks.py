@@ -1,4 +1,4 @@
-"""Trains in seconds with the hook and the agent, and seconds without, in random order by pairs."""
+"""Trains in spells with the hook and the agent, and spells without, in random order by pairs."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import torch.utils.data.dataloader as loaders
 from model import steps
 
 WARM_S = 12.0  # the agent learns, takes its healthy window and reads it
-BLOCK_S = 1.0
+BLOCK_S = 0.3
 LIMIT_S = 90.0
 folder, out, pairs, agent = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 rank = int(os.environ["RANK"])
@@ -44,6 +44,12 @@ def agent_cpu_ns():
     return total
 
 
+def tools_cpu_ns():
+    """Of what the agent started and that has ended: py-spy, mostly."""
+    fields = Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[13]) + int(fields[14])) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
 def agree(number):
     """Rank 0's number on all ranks."""
     if int(os.environ["WORLD_SIZE"]) == 1:
@@ -62,8 +68,9 @@ while agree(int(time.monotonic() - start < WARM_S)):
         next(loop)
     count += 20
 # All ranks run blocks of equally many steps, so that they change at the same one.
-per_block = agree(max(5, int(count / WARM_S * BLOCK_S)))
+per_block = agree(max(3, int(count / WARM_S * BLOCK_S)))
 choose = random.Random(3)
+tools = tools_cpu_ns() if rank == 0 else 0
 found, used, watched = [], 0, 0.0
 for _ in range(pairs):
     if agree(int(time.monotonic() - start > LIMIT_S)):
@@ -83,4 +90,6 @@ for _ in range(pairs):
     found.append([times[True], times[False]])
 arrange(True)
 if rank == 0:
-    Path(out).write_text(json.dumps({"pairs": found, "agent": used / 1e9 / watched}))
+    told = {"pairs": found, "agent": used / 1e9 / watched}
+    told["tools"] = (tools_cpu_ns() - tools) / 1e9 / watched
+    Path(out).write_text(json.dumps(told))
