@@ -25,6 +25,7 @@ from eroica.localize.rules.phase import (
     departure,
     find_spine,
 )
+from eroica.localize.rules.straggler_words import ADVICE, does
 from eroica.localize.rules.threads import spinning_thread
 from eroica.localize.rules.view import Bool, Float64, JobView, Row
 from eroica.localize.rules.zones import frame_zone
@@ -215,7 +216,7 @@ def _draft(view: JobView, found: Slowest, group: Group) -> Draft:
     at = where(places[0] if places else None, view)
     who = units.rank_phrase(slow)
     s = "s" if len(slow) == 1 else ""
-    text = f"{who} {_does(category, at, len(slow))} and hold{s} the other {len(rest)}"
+    text = f"{who} {does(category, at, len(slow))} and hold{s} the other {len(rest)}"
     finding = pattern_finding(view, group.mask, text=text, ranks=slow)
     arrival = _arrival_findings(view, slow)
     victims = tuple(r for r in view.ranks if r not in slow)
@@ -247,40 +248,9 @@ def _draft(view: JobView, found: Slowest, group: Group) -> Draft:
 
 ENTRY_CATEGORIES = ("serialized_on_rank0", "checkpoint_overhead", "straggler_rank_logging")
 
-ADVICE = {
-    "straggler_data_loading": "Make its data as cheap as its peers': cache or preprocess it, "
-    "spread the expensive samples over ranks, give the loader workers.",
-    "serialized_on_rank0": "Spread the work over ranks, do it less often, or off the training "
-    "path, so that nobody waits.",
-    "straggler_rank_logging": "Write less and less often, or from a background thread.",
-    "straggler_compute": "If its work is the same, look at the host: clocks, other processes, "
-    "temperature. If not, balance it.",
-    "load_imbalance": "Balance by work, not by number of samples: stride or bucket by length.",
-    "straggler_network": "Drain the host, then look at its link, NIC counters and cabling; no "
-    "change of code will help.",
-    "checkpoint_overhead": "Save less often, or copy to host memory and write in the background.",
-    "gc_pause": "Collect at the same step on all ranks, or freeze long-lived objects.",
-    "recompilation": "Give that rank the shapes the others have, or mark the dimension dynamic.",
-}
-
 
 def _of(view: JobView, columns: list[int]) -> float:
     return float(view.work_FR[:, columns].sum(axis=0).mean())
-
-
-def _does(category: str, at: str, count: int) -> str:
-    s = "s" if count == 1 else ""
-    what = {
-        "straggler_data_loading": f"load{s} data slowly",
-        "serialized_on_rank0": f"work{s} alone",
-        "straggler_rank_logging": f"write{s} logs or metrics",
-        "checkpoint_overhead": f"save{s} checkpoints",
-        "straggler_network": f"communicate{s} slowly",
-        "load_imbalance": f"ha{'s' if count == 1 else 've'} more to compute",
-        "gc_pause": f"collect{s} garbage",
-        "recompilation": f"recompile{s}",
-    }.get(category, f"compute{s} slower")
-    return f"{what} at {at}" if at else what
 
 
 def _top_row(view: JobView, group: Group, extra_F: Float64) -> Row | None:
