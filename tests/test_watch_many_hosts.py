@@ -187,8 +187,8 @@ def test_a_rank_that_is_killed_on_the_other_host_is_named(start):
 def test_a_job_that_turns_slow_is_told_once_as_a_line_and_runs_on(start, tmp_path):
     body = f"""
     def load(i):
-        time.sleep(0.09 if rank == 3 and i > 220 else 0.001)
-    for i in range(520):
+        time.sleep(0.09 if rank == 3 and i > 500 else 0.001)
+    for i in range(850):
         load(i)
         step()
     print("done", flush=True)
