@@ -6,10 +6,12 @@
 Each image is an environment with such versions as images of its year have, without torch, which
 eroica does not ask for. The checkout's wheel is installed into it as docs/guides/install.md says,
 with what is there as constraints; what was there before is compared with what is there after,
-and the command is run. Exit code 1 where something moved or does not run.
+and the command is run. Exit code 1 where something moved or does not run. uv does it where it is
+on PATH, in a minute; else pip, which tries version after version.
 """
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,7 +42,9 @@ def run(*words: object) -> str:
 
 
 def versions(python: Path) -> dict[str, str]:
-    lines = run(python, "-m", "pip", "freeze", "--disable-pip-version-check").splitlines()
+    uv = shutil.which("uv")
+    pip = (uv, "pip", "freeze", "--python", python) if uv else (python, "-m", "pip", "freeze")
+    lines = run(*pip).splitlines()
     pairs = (line.partition("==") for line in lines)
     return {name.lower(): version for name, separator, version in pairs if separator}
 
@@ -50,7 +54,11 @@ def check(name: str, wheel: Path, folder: Path) -> list[str]:
     environment = folder / name
     run(sys.executable, "-m", "venv", environment)
     python = environment / "bin" / "python"
-    pip = (python, "-m", "pip", "install", "-q", "--disable-pip-version-check")
+    uv = shutil.which("uv")
+    pip = (uv, "pip", "install", "-q", "--python", python)
+    if not uv:
+        pip = (python, "-m", "pip", "install", "-q")
+        run(*pip, "--upgrade", "pip")
     run(*pip, *(f"{package}=={version}" for package, version in IMAGES[name].items()))
     before = versions(python)
     have = folder / f"{name}.txt"
