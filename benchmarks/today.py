@@ -15,7 +15,7 @@ A tool is right about a case where its output fits one accepted reading of the t
   on the main thread's stack of every guilty rank, and on that of no other rank.
 - HTA (slow): of traces of ten steps, get_potential_stragglers(num_candidates=1) names exactly the
   guilty ranks. Where all ranks are guilty there is no straggler to name: not counted. It goes by
-  the kernels of collectives on a device, and traces of jobs on CPU have none: it can only fail here.
+  kernels of collectives on a device, and traces of jobs on CPU have none: here it can only fail.
 
 A person may see more in an output than the rule takes from it. Nothing is installed: a tool that is
 not there is named and left out. Run it alone on the machine.
