@@ -276,6 +276,28 @@ def main():
 """
 
 
+GENERATOR = """
+import os
+import torch.distributed as dist
+
+def steps(batches):
+    for batch in batches:
+        loss(batch).backward()  # S
+        yield batch
+
+def main():
+    for number, _ in enumerate(steps(load())):  # S1
+        if number == 300 and os.environ["RANK"] == "0":
+            dist.barrier()  # W
+"""
+
+
+def test_a_loop_inside_a_generator_is_not_left_by_who_uses_what_it_yields(tmp_path: Path) -> None:
+    cause = first_cause(tmp_path, GENERATOR, (0,), (1, 2, 3), "barrier", "backward")
+    assert (cause.category, cause.ranks) == ("rank_conditional_collective", (0,))
+    assert cause.functions[0].line == line_of(GENERATOR, "# W")
+
+
 def test_a_break_on_an_agreed_flag_is_no_reason(tmp_path: Path) -> None:
     cause = first_cause(tmp_path, AGREED, (0, 1, 3), (2,), "backward", "barrier")
     assert "flag.item" not in cause.summary

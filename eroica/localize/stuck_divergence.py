@@ -21,6 +21,7 @@ from eroica.localize.source_flow import (
     Guard,
     blocks,
     guards,
+    head_loop,
     loops,
     swallowing_handlers,
 )
@@ -68,13 +69,27 @@ class Divergence:
             yield from self._conditions(function, line, beside, waiter, skipper)
             yield from self._guards(function, line, beside, waiter, skipper)
             yield from self._handlers(function, line, beside, waiter, skipper)
-            yield from loop_reasons(self, function, line, beside, waiter, skipper)
+            if not (index > fork and same_function and self._is_suspended(path, other, fork)):
+                yield from loop_reasons(self, function, line, beside, waiter, skipper)
             if index + 1 < len(path):
                 yield from self._dispatch(function, line, path[index + 1], waiter, skipper)
         if same_function and waiter.wait.kind == "backward":
             yield from missing_bucket(
                 self.project, self.depends, path[fork], other[fork], waiter, skipper
             )
+
+    def _is_suspended(self, path: tuple[Place, ...], other: tuple[Place, ...], fork: int) -> bool:
+        """Whether a rank at ``other`` is in the body of a loop over a generator that the waiter is
+        inside of: the generator's own loops go on, they are not left."""
+        function = self.project.enclosing(path[fork].file, path[fork].line)
+        inner = self.project.enclosing(path[fork + 1].file, path[fork + 1].line)
+        if function is None or inner is None:
+            return False
+        if not any(isinstance(n, ast.Yield | ast.YieldFrom) for n in inner.own_nodes):
+            return False
+        head = head_loop(function, path[fork].line or 0)
+        inside = {id(b.node) for b in loops(function, other[fork].line or 0)}
+        return head is not None and id(head.node) in inside
 
     def in_branches(self, a: Place, b: Place) -> bool:
         """Whether two places stand in different branches of one condition."""
@@ -92,10 +107,7 @@ class Divergence:
         function = self.project.enclosing(path[fork].file, here)
         if function is None:
             return True
-        common = {id(b.node) for b in loops(function, here)} & {
-            id(b.node) for b in loops(function, there)
-        }
-        if common:
+        if _around(function, here) & _around(function, there):
             return True
         for place in path[:fork]:  # the whole function may be called again and again
             outer = self.project.enclosing(place.file, place.line)
@@ -282,6 +294,12 @@ def _fork(a: tuple[Place, ...], b: tuple[Place, ...]) -> int:
 
 def _common(function: FunctionInfo, line: int) -> set[tuple[int, str]]:
     return {(id(b.node), b.branch) for b in blocks(function, line)}
+
+
+def _around(function: FunctionInfo, line: int) -> set[int]:
+    """The loops a rank at the line is in; at the head of one it is in it, for the next round."""
+    head = head_loop(function, line)
+    return {id(b.node) for b in loops(function, line)} | ({id(head.node)} if head else set())
 
 
 def _in_other_branch(function: FunctionInfo, here: int, there: int) -> bool:
