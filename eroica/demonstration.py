@@ -31,12 +31,12 @@ def examples() -> dict[str, str]:
 
 def show(example: str, *, yes: bool, num_ranks: int) -> int:
     """Run the example under watch and take it all the way to a job that finishes."""
-    if importlib.util.find_spec("torch") is None:
-        raise MissingExtra("eroica demo", "torch")
     if example not in examples():
         raise InputError(
             f"no example {example!r}", f"there are: {', '.join(examples())}", "eroica demo list"
         )
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtra("eroica demo", "torch")
     with tempfile.TemporaryDirectory(prefix="eroica-demo-") as scratch:
         job = Path(scratch) / example
         _copy_example(example, job)
