@@ -40,7 +40,7 @@ class WatchedJob:
         self.world_size = 0
         self.num_restarts = 0
         self._restarted: dict[int, Path] = {}
-        self._left_rings: set[int] = set()
+        self._left_pids: set[int] = set()
         self._exits = ExitAlarm()
         self._created_ns = time.monotonic_ns()
         self._last_scan_ns = 0
@@ -114,8 +114,8 @@ class WatchedJob:
             rank.ending = rank.ending or ending_of(rank, self.folder)
             if rank.ending is not None or rank.rank in rings:
                 if rank.ring is not None:
-                    self._left_rings.add(rank.ring.inode)
                     rank.ring.close()
+                self._left_pids.add(rank.live.pid)
                 del self.ranks[rank.rank]
         for rank_number, path in rings.items():
             self._take_ring(rank_number, path)
@@ -123,8 +123,6 @@ class WatchedJob:
     def _take_ring(self, rank: int, path: Path) -> None:
         known = self.ranks.get(rank)
         try:
-            if path.stat().st_ino in self._left_rings:
-                return  # of a rank that failed; its successor has none yet
             if known is not None and known.ring is not None:
                 if path.stat().st_ino == known.ring.inode:
                     return
@@ -132,6 +130,9 @@ class WatchedJob:
                     self._restarted[rank] = path
                     return
             ring = RingReader(path)
+            if ring.pid in self._left_pids:  # of a rank that failed; its successor has none yet
+                ring.close()
+                return
         except (OSError, ValueError) as error:
             logger.debug("ring of rank %d: %s", rank, error)
             return
