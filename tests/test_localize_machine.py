@@ -425,6 +425,11 @@ def test_recorders_of_one_host_show_who_takes_turns(program):
     assert cause.functions[0].line == program.lines["backward"]
 
 
+def test_turns_that_a_cpus_jitter_can_make_are_no_imbalance(program):
+    assert not diagnose(program, issued(program, 20)).causes
+    assert not diagnose(program, issued(program, 50, waiting=15)).causes
+
+
 def test_waiting_for_a_core_makes_any_rank_late_and_is_no_imbalance(program):
     assert not diagnose(program, issued(program, 50, waiting=40)).causes
 

@@ -25,6 +25,7 @@ from eroica.localize.rules.zones import project_frames, zone_of
 from eroica.records import Finding, Function, Place
 
 Float64 = NDArray[np.float64]
+HOST_SHARE = 0.2  # of the step where the CPU computes: its jitter alone makes ranks late in turn
 MIN_MEETINGS = 5  # fewer steps cannot tell turns from chance
 COMPUTE_ZONES = ("forward", "backward", "ddp", "optimizer", "user", "other")
 
@@ -65,11 +66,13 @@ def rotating(view: JobView) -> list[Draft]:
     gain_C, waiting = late.gain_C, _waiting_for_cores(view)
     if waiting is None:
         return []
-    share = float(gain_C.sum()) / late.span_ns - waiting
+    # The last of several ranks waited for a core longer than the mean of them did.
+    share = float(gain_C.sum()) / late.span_ns - 2 * waiting
     if view.source == "profiler":  # what computing hides costs nothing
         share = min(share, mean_over(view.sum(np.ones(len(view.rows), bool), view.wait_FR)))
     fixed = float(late.fixed_R.max()) * len(gain_C) / late.span_ns
-    if share < max(view.parameters.common_share, fixed):
+    floor = view.parameters.common_share if _on_device(view) else HOST_SHARE
+    if share < max(floor, fixed):
         return []
     if _is_rare(gain_C) or _times_last(late) < _enough(len(late.ranks)):
         return []
@@ -131,8 +134,11 @@ def _waiting_for_cores(view: JobView) -> float | None:
         for rank in view.by_rank.values()
         if (use := rank.counters.get("training_thread.wait")) is not None
     ]
-    on_device = any(f.kind == "kernel" for p in view.patterns[:1] for f in p.functions)
-    return float(max(shares, default=0.0)) if shares or on_device else None
+    return float(max(shares, default=0.0)) if shares or _on_device(view) else None
+
+
+def _on_device(view: JobView) -> bool:
+    return any(f.kind == "kernel" for p in view.patterns[:1] for f in p.functions)
 
 
 def _is_rare(gain_C: Float64) -> bool:
