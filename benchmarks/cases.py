@@ -140,7 +140,8 @@ def try_case(path: Path, asked: argparse.Namespace, scratch: Path) -> dict[str, 
     where = [
         f"{f.get('name')} ({f.get('file')}:{f.get('line')})" for f in first.get("functions", [])
     ]
-    row |= right | {"right": [k for k, is_right in right.items() if is_right and k != "solved"]}
+    row |= {key: value for key, value in right.items() if key != "symptom"}
+    row["right"] = [key for key, is_right in right.items() if is_right and key != "solved"]
     row["said"] = f"{incident['symptom']}, {first.get('category')}, ranks {first.get('ranks')}"
     row["said"] += f", {', '.join(where[:2])}" if where else ""
     if case["symptom"] == "stuck" and case.get("seconds_to_symptom"):
