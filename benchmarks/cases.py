@@ -11,7 +11,7 @@ file, and the same function or a line within 3), and no process is left behind. 
 the code needs no place, but must not ask for a patch. A healthy program is solved when there is
 no cause. With --fix, `eroica fix ID --source . --accept all --apply --json` must leave a program
 that does the work of fixed.py and ends (stuck), or wins back half of the time that fixed.py wins
-(slow). --write puts the tables into docs/benchmarks.md. Run it alone on the machine.
+(slow). Seconds are from the start of the job to the answer. --write puts the tables into docs/benchmarks.md. Run it alone on the machine.
 """
 
 import argparse
@@ -144,8 +144,6 @@ def try_case(path: Path, asked: argparse.Namespace, scratch: Path) -> dict[str, 
     row["right"] = [key for key, is_right in right.items() if is_right and key != "solved"]
     row["said"] = f"{incident['symptom']}, {first.get('category')}, ranks {first.get('ranks')}"
     row["said"] += f", {', '.join(where[:2])}" if where else ""
-    if case["symptom"] == "stuck" and case.get("seconds_to_symptom"):
-        row["answer_s"] = round(answer.seconds - case["seconds_to_symptom"], 1)
     if asked.fix:
         fix = [*shlex.split(asked.eroica), "fix", str(incident.get("id")), "--source", "."]
         fix += ["--accept", "all", "--apply", "--json", *shlex.split(asked.fix_args)]
@@ -174,7 +172,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
     ]
     for name, some in groups:
         if some:
-            times = [r.get("answer_s", r["seconds"]) for r in some if r["solved"]]
+            times = [r["seconds"] for r in some if r["solved"]]
             typical = f"{statistics.median(times):.0f}" if times else ""
             solved, exact = (sum(bool(r.get(key)) for r in some) for key in ("solved", "exact"))
             lines.append(f"| {name} | {len(some)} | {solved} | {exact} | {typical} |")
