@@ -11,7 +11,8 @@ file, and the same function or a line within 3), and no process is left behind. 
 the code needs no place, but must not ask for a patch. A healthy program is solved when there is
 no cause. With --fix, `eroica fix ID --source . --accept all --apply --json` must leave a program
 that does the work of fixed.py and ends (stuck), or wins back half of the time that fixed.py wins
-(slow). Seconds are from the start of the job to the answer. --write puts the tables into docs/benchmarks.md. Run it alone on the machine.
+(slow). Seconds are from the start of the job to the answer. --write puts the tables into
+docs/benchmarks.md. Run it alone on the machine.
 """
 
 import argparse
