@@ -92,9 +92,7 @@ def patches_from_model(
     progress(f"asking {chosen.name} for a patch")
     patch_id = folder.free_patch_id("M")
     first = incident.causes[0]
-    asked = ask(
-        folder, chosen, "patch", cause=first.id, source_root=str(root), may_send=may_send
-    )
+    asked = ask(folder, chosen, "patch", cause=first.id, source_root=str(root), may_send=may_send)
     if comment:
         asked = repair(folder, chosen, asked, [f"a reviewer says: {comment}"])
     for turn in range(MAX_REPAIRS + 1):
