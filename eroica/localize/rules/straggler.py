@@ -60,13 +60,14 @@ def straggler(view: JobView) -> list[Draft]:
     is_last = _issues_last(view, found)
     if found.share < (MIN_SHARE if is_last else _needed(view)):
         return []
-    if float(work_R[list(found.positions)].min()) < (SOME_WORK if is_last else MIN_WORK):
+    least = float(work_R[list(found.positions)].min())
+    if least < SOME_WORK or (least < MIN_WORK and not is_last):
         return []  # whoever holds the others does not itself wait most of the time
     if not _confirmed(view, found) or _is_starved(view, work_R, found):
         return []
     group = _largest_group(view, found)
-    if group is None:
-        return []
+    if group is None or (least < MIN_WORK and not group.exclusive):
+        return []  # little work is enough only if nobody else does it
     return [_draft(view, found, group)]
 
 
