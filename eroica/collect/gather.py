@@ -2,7 +2,7 @@
 
 Gathered are raw things (py-spy's JSON, Flight Recorder bytes, kernel states, facts); reading
 them is the reader's business. Each part has a time limit, and a part that could not be had is a
-sentence in ``missing``.
+sentence in ``missing``. Long because it lists every kind of evidence once.
 """
 
 import contextlib

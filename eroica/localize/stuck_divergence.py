@@ -4,7 +4,7 @@ Two groups stand at different places. Either S went past the collective W waits 
 past that of S. For each direction the syntax trees are searched for a reason: a condition, a
 guard, an exception handler or a loop that lets some ranks past. A condition on the rank that
 holds for exactly one of the groups is as good as proof; one on local data is likely; one on
-configuration or the step number is none.
+configuration or the step number is none. Long because the kinds of reason share one search.
 """
 
 import ast

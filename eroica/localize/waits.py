@@ -3,7 +3,7 @@
 Library frames above the innermost user frame say it for everything written in Python
 (torch.distributed, queue, threading, multiprocessing). A call straight into C leaves no frame:
 there the user's source line, native frames where py-spy could take them, and the thread's wait
-channel in /proc decide.
+channel in /proc decide. Long because of its tables.
 """
 
 import ast

@@ -1,7 +1,8 @@
 """``eroica run``: starts a command, watches its ranks and, with ``once``, ends with one verdict.
 
 Order of verdicts: failed before stuck before slow before healthy. Nothing here decides on a
-cause: the evidence goes to localization.
+cause: the evidence goes to localization. Long because the stages of one watch share its state
+and are read in the order in which they happen.
 """
 
 import logging
