@@ -1,5 +1,6 @@
 """What the review app shows and how one moves in it; nothing here decides anything."""
 
+import gc
 import time
 from functools import partial
 from typing import ClassVar
@@ -58,6 +59,8 @@ class ReviewScreen(App[str]):
         yield Static(id="status")
 
     def on_mount(self) -> None:
+        gc.collect()
+        gc.freeze()  # what was loaded stays: looking through it again would cost a key 40 ms
         self.query_one("#causes").border_title = "causes"
         self.query_one("#evidence").border_title = "evidence (v)"
         self.query_one("#about").border_title = "rehearsal and explanation"
