@@ -108,7 +108,7 @@ def hook(asked):
 def agent(asked):
     """CPU of the agent's loop and its sampler while four ranks step every 20 ms."""
     from eroica.config import Parameters
-    from eroica.watch.continuous import Continuous
+    from eroica.watch.continuous import TICK_S, Continuous
     from eroica.watch.live import WatchedJob
 
     incidents = []
@@ -128,7 +128,7 @@ def agent(asked):
         for seconds in (6.0, 30.0):  # the first while everything opens
             until, start = time.monotonic() + seconds, time.process_time()
             while time.monotonic() < until:
-                time.sleep(0.1)
+                job.wait(TICK_S)
                 loop.turn(time.monotonic())
             used[seconds] = (time.process_time() - start) / seconds
         steps = job.ranks[0].iteration.num_steps

@@ -308,12 +308,20 @@ def catches(pid: int, number: int) -> bool:
     return False
 
 
+def _ending_path(folder: str | Path, rank: int) -> str:
+    return f"{folder}/rank-{rank:05d}.exit.json"
+
+
+def has_written_ending(folder: str | Path, rank: int) -> bool:
+    """Whether the hook wrote of the end of this rank or of one before it."""
+    return os.path.exists(_ending_path(folder, rank))  # noqa: PTH110 - ten times a second a rank
+
+
 def read_ending(folder: str | Path, rank: int, pid: int | None = None) -> dict[str, Any] | None:
     """Return what the hook wrote when the rank ended; None where it wrote nothing (yet)."""
-    path = f"{folder}/rank-{rank:05d}.exit.json"
-    if not os.path.exists(path):  # noqa: PTH110 - of each rank ten times a second
+    if not has_written_ending(folder, rank):
         return None
-    data = _read(Path(path))
+    data = _read(Path(_ending_path(folder, rank)))
     if data is None:
         return None
     story = _decoded(data)

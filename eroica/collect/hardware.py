@@ -1,4 +1,4 @@
-"""Samples hardware counters beside a job: 10 times a second, 100 times inside a window.
+"""Samples hardware counters beside a job: 5 times a second, 100 times inside a window.
 
 A thread of the agent's reads them; it never uses more than 1 % of a core, whatever the number of
 devices: where reading costs more, it comes less often. What is slow to read or to change
@@ -25,7 +25,7 @@ from eroica.records import CounterUse, Neighbor
 
 logger = logging.getLogger(__name__)
 
-IDLE_HZ = 10.0
+IDLE_HZ = 5.0
 WINDOW_HZ = 100.0
 _FAST_ROWS = 3000
 _SLOW_ROWS = 300
@@ -92,7 +92,7 @@ class HardwareSampler:
             self._new_ranks.append((rank, pid, thread, local_rank))
 
     def set_window(self, is_open: bool) -> None:
-        """Sample ten times as often while a window is open."""
+        """Sample often while a window is open."""
         self.fast.every_ns = 1e9 / (WINDOW_HZ if is_open else IDLE_HZ)
 
     def refresh(self, limit_s: float = 0.3) -> None:

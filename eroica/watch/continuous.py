@@ -36,7 +36,7 @@ from eroica.watch.windows import Window, WindowTaker
 
 logger = logging.getLogger(__name__)
 
-TICK_S = 0.1
+TICK_S = 0.2  # ends of ranks are told of at once; waking up is most of what idle watching costs
 _SETTLE_STEPS = 20  # before the healthy window: the first steps are not like the rest
 _SAMPLE_S = 5.0
 _MEASURE_S = 3.0

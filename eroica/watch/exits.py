@@ -41,6 +41,10 @@ class ExitAlarm:
             self._pids[handle] = pid
             self._poll.register(handle, select.POLLIN)
 
+    def follows(self, pid: int) -> bool:
+        """Whether ``wait`` will tell of this process's end."""
+        return pid in self._seen and pid in self._pids.values()
+
     def wait(self, seconds: float) -> list[int]:
         """Sleep for ``seconds``, less where a process ends; return the pids of those that did."""
         if not self._pids:

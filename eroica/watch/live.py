@@ -1,6 +1,5 @@
 """The ranks of a live job as the agent sees them: rings, steps, signs of life, exits."""
 
-import itertools
 import logging
 import os
 import time
@@ -8,7 +7,7 @@ from pathlib import Path
 
 from eroica.collect import proc
 from eroica.collect.asking import NoAnswer, ask
-from eroica.collect.gather import RankCapture, take_stacks
+from eroica.collect.gather import RankCapture, has_written_ending, take_stacks
 from eroica.collect.hook import layout
 from eroica.collect.processes import LiveJob, LiveRank, find_jobs
 from eroica.collect.rings import RingReader, find_rings
@@ -21,6 +20,7 @@ from eroica.watch.rules import Activity
 logger = logging.getLogger(__name__)
 
 _SCHEDULE_EVERY_NS = 500_000_000
+_ASK_EVERY_NS = 1_000_000_000
 _TRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
@@ -45,6 +45,7 @@ class WatchedJob:
         self._created_ns = time.monotonic_ns()
         self._last_scan_ns = 0
         self._scheduled_ns = 0
+        self._asked_ns = 0
         self._mean_of: list[tuple[int, int, int | None]] = []
         self._mean_ns: float | None = None
 
@@ -186,17 +187,25 @@ class WatchedJob:
 
     def tick(self) -> None:
         """Read new events and notice exits."""
+        now = time.monotonic_ns()
+        # Where the kernel tells of an end (``wait``), asking it ten times a second is for nothing.
+        is_asked = now - self._asked_ns > _ASK_EVERY_NS
+        self._asked_ns = now if is_asked else self._asked_ns
         for rank in self.ranks.values():
             if rank.ring is not None:
                 rank.iteration.add(rank.ring.read_new())
-            if rank.ending is None:
+            if rank.ending is None and (is_asked or self._may_have_ended(rank)):
                 rank.ending = ending_of(rank, self.folder)
-        now = time.monotonic_ns()
         if now - self._scheduled_ns > _SCHEDULE_EVERY_NS:
             self._scheduled_ns = now
             for rank in self.ranks.values():
                 if rank.ending is None and rank.iteration.is_learned:
                     rank.read_schedule()
+
+    def _may_have_ended(self, rank: WatchedRank) -> bool:
+        if not self._exits.follows(rank.live.pid):
+            return True
+        return self.folder is not None and has_written_ending(self.folder, rank.rank)
 
     def silent_since_ns(self) -> int | None:
         """CLOCK_MONOTONIC of the newest event of any living rank; None before the first."""
@@ -218,11 +227,11 @@ class WatchedJob:
         total, number = 0, 0
         for rank in self.ranks.values():
             steps = rank.iteration.steps
-            if rank.iteration.is_learned or len(steps) >= 3:
-                # From the end: a long job keeps many steps.
-                for step in itertools.islice(reversed(steps), self.parameters.slow_mean_steps):
-                    total += step.end_ns - step.start_ns
-                    number += 1
+            if steps and (rank.iteration.is_learned or len(steps) >= 3):
+                # A step begins where the one before ended: no need to add them up.
+                last = min(len(steps), self.parameters.slow_mean_steps)
+                total += steps[-1].end_ns - steps[-last].start_ns
+                number += last
         return total / number if number else None
 
     # --- signs of life
