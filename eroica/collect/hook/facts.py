@@ -12,8 +12,9 @@ function}: what the main thread is traced or profiled with (places = who set it)
 explicit_ns, and steps_count, steps_ns: those over 1 ms since the first step} (places = callers
 of gc.collect), ``gc.call`` {call, count} for
 disable, freeze, set_threshold; ``dataloader``, one each: {num_workers, persistent_workers,
-pin_memory, prefetch_factor, batch_size, sampler, shuffle, dataset, dataset_len, collate_fn,
-multiprocessing_context, iterators_started, worker_init_fn, drop_last, num_replicas}; ``ddp``, one
+pin_memory, prefetch_factor, batch_size, batch_sampler, sampler, sampler_len, shuffle, dataset,
+dataset_len, collate_fn, multiprocessing_context, iterators_started, worker_init_fn, drop_last,
+num_replicas}; ``ddp``, one
 each: {find_unused_parameters, static_graph, bucket_cap_mb, gradient_as_bucket_view,
 broadcast_buffers, num_parameters, num_tensors, no_sync_used}; ``sampler`` {class, num_replicas,
 rank, shuffle, set_epoch_used}; ``compile`` {dynamic, backend, mode, fullgraph, count};

@@ -8,6 +8,7 @@ training process.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -302,6 +303,9 @@ def _loader_value(loader: Any) -> dict[str, Any]:
         sampler, "shuffle", None
     )
     value["num_replicas"] = getattr(sampler, "num_replicas", None)
+    value["sampler_len"] = None
+    with contextlib.suppress(TypeError, AttributeError, NotImplementedError):
+        value["sampler_len"] = len(sampler) if sampler is not None else None
     value["dataset"] = type(dataset).__name__
     value["dataset_len"] = len(dataset) if hasattr(type(dataset), "__len__") else None
     for name in ("collate_fn", "worker_init_fn"):

@@ -6,6 +6,7 @@ Rules see the whole job and nothing of each other; ``ranking`` decides what stan
 from collections.abc import Callable
 
 from eroica.localize.rules.bookkeeping import bookkeeping, python_in_step
+from eroica.localize.rules.buckets import small_buckets
 from eroica.localize.rules.communication import communication
 from eroica.localize.rules.compute import recompilation
 from eroica.localize.rules.cores import cores_taken
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     oversubscription,
     recompilation,
     communication,
+    small_buckets,
     small_shards,
     repeated_sync,
     garbage_collection,

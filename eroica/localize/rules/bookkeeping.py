@@ -13,6 +13,7 @@ from eroica.localize.rules.draft import (
     step_text,
     where,
 )
+from eroica.localize.rules.hooked import hook_names, hooked_frame
 from eroica.localize.rules.phase import (
     LOG_WORDS,
     departure,
@@ -40,8 +41,12 @@ def bookkeeping(view: JobView) -> list[Draft]:
         return []
     weights_F = np.median(view.work_FR, axis=1)
     groups: dict[object, list[int]] = {}
+    names = hook_names(view)
     for position, row in enumerate(view.rows):
         if weights_F[position] <= 0 or not row.project:
+            continue
+        if (hook := hooked_frame(view, row, names)) is not None:
+            groups.setdefault(("hook", hook.file, hook.name), []).append(position)
             continue
         if row.zone not in ("user", "logging", "other", "forward"):
             continue
@@ -56,15 +61,15 @@ def bookkeeping(view: JobView) -> list[Draft]:
             key = (entry.file, entry.name)
         groups.setdefault(key, []).append(position)
     drafts = []
-    for positions in groups.values():
+    for key, positions in groups.items():
+        is_hook = isinstance(key, tuple) and key[0] == "hook"
         mask = np.zeros(len(view.rows), dtype=bool)
         mask[positions] = True
         share = float(np.median(view.sum(mask, view.work_FR)))
-        if (
-            share >= max(MIN_SHARE, view.parameters.common_share)
-            and _model_forward(view, mask) < 0.5
+        if share >= max(MIN_SHARE, view.parameters.common_share) and (
+            is_hook or _model_forward(view, mask) < 0.5
         ):
-            draft = _bookkeeping(view, mask, share, weights_F)
+            draft = _bookkeeping(view, mask, share, weights_F, is_hook=is_hook)
             if share >= BETWEEN_EPOCHS or not is_between_epochs(view, draft.places):
                 drafts.append(draft)
     return drafts
@@ -93,7 +98,9 @@ def _model_forward(view: JobView, mask: Bool) -> float:
     return float(view.sum(inside).sum()) / total if total else 0.0
 
 
-def _bookkeeping(view: JobView, mask: Bool, share: float, weights_F: Float64) -> Draft:
+def _bookkeeping(
+    view: JobView, mask: Bool, share: float, weights_F: Float64, *, is_hook: bool = False
+) -> Draft:
     places = hottest(view, mask, weights_F)
     rows = [view.rows[i] for i in np.flatnonzero(mask)]
     numbers = np.flatnonzero(mask)
@@ -106,6 +113,7 @@ def _bookkeeping(view: JobView, mask: Bool, share: float, weights_F: Float64) ->
         category = "host_sync"
     place = where(places[0] if places else None, view)
     text = f"all ranks spend {percent(share)} of the step in {place}, outside training"
+    when = "as a hook, by torch," if is_hook else "after the backward pass"
     return Draft(
         rule="bookkeeping",
         category=category,
@@ -115,7 +123,7 @@ def _bookkeeping(view: JobView, mask: Bool, share: float, weights_F: Float64) ->
         confidence=0.85 if is_log else 0.65,
         summary=text,
         why=[
-            f"{place} is called after the backward pass in every step and holds "
+            f"{place} is called {when} in every step and holds "
             f"{percent(share)} of it{step_text(view, share)}.",
             "It is neither the model, the optimizer nor the loader.",
         ],

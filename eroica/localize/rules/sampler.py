@@ -12,8 +12,15 @@ from eroica.localize.source import FunctionInfo
 from eroica.records import Finding, Place, Setting
 
 UNSHARDED = frozenset({"RandomSampler", "SequentialSampler"})
+LIBRARY_SAMPLERS = frozenset({"WeightedRandomSampler", "SubsetRandomSampler"})
+PLAIN_BATCHES = frozenset({None, "BatchSampler", "NoneType"})
 
 RANK_WORDS = re.compile(r"\b(get_rank|RANK|LOCAL_RANK|process_index|local_rank|global_rank)\b")
+SPLIT_WORDS = re.compile(RANK_WORDS.pattern + r"|world|replica|shard|\brank\b", re.IGNORECASE)
+"""A class or function that says one of these may well split the data itself."""
+
+
+BLOCKS = (ast.If, ast.For, ast.With, ast.While, ast.Try)
 
 
 def sampler(view: JobView) -> list[Draft]:
@@ -27,7 +34,7 @@ def sampler(view: JobView) -> list[Draft]:
         lengths = {v.get("dataset_len") for v in values}
         if len(found) < min(2, view.num_ranks) or len(lengths) != 1 or None in lengths:
             continue
-        if any(str(v.get("sampler")) not in UNSHARDED for v in values):
+        if not all(_is_whole(view, v) for v in values):
             draft = _wrong_replicas(view, place, values)
             if draft is not None:
                 drafts.append(draft)
@@ -35,8 +42,62 @@ def sampler(view: JobView) -> list[Draft]:
         info = view.project.enclosing(place.file, place.line)
         if info is None or not _trains_from(info, place) or depends_on_rank(info, place.line):
             continue
+        if any(_splits(view, name) for name in _makers(info, place.line)):
+            continue
         drafts.append(_unsharded(view, place, values[0]))
     return drafts
+
+
+def _is_whole(view: JobView, value: dict[str, object]) -> bool:
+    """Whether a rank's loader goes over as many samples as the data set has."""
+    batches, sampler, dataset = (value.get(k) for k in ("batch_sampler", "sampler", "dataset"))
+    if _splits(view, str(dataset)):
+        return False
+    if batches not in PLAIN_BATCHES:
+        return _is_known(view, str(batches)) and not _splits(view, str(batches))
+    if sampler in UNSHARDED:
+        return True
+    drawn, whole = value.get("sampler_len"), value.get("dataset_len")
+    if value.get("num_replicas") is not None or not isinstance(drawn, int):
+        return False
+    is_own = _is_known(view, str(sampler)) and not _splits(view, str(sampler))
+    is_readable = sampler in LIBRARY_SAMPLERS or is_own
+    return is_readable and isinstance(whole, int) and drawn >= whole > 0
+
+
+def _is_known(view: JobView, name: str) -> bool:
+    return any(name in module.classes for module in view.project.modules)
+
+
+def _splits(view: JobView, name: str) -> bool:
+    """Whether the project's class or function of that name may split data over ranks itself."""
+    for module in view.project.modules:
+        nodes: list[ast.AST] = [module.classes[name]] if name in module.classes else []
+        nodes += [f.node for f in module.functions if f.name == name and not f.class_name]
+        if any(SPLIT_WORDS.search(ast.get_source_segment(module.text, n) or "") for n in nodes):
+            return True
+    return False
+
+
+def _makers(info: FunctionInfo, line: int | None) -> set[str]:
+    """Names that are called for the statement at ``line`` and for the names it uses."""
+    wanted: set[str] = set()
+    found: set[str] = set()
+    statements = [n for n in info.own_nodes if isinstance(n, ast.stmt) and _spans(n, line)]
+    parts: list[ast.AST] = [n for n in statements if not isinstance(n, BLOCKS)]
+    assigns = [pair for node in info.own_nodes for pair in _bindings(node)]
+    for _ in range(4):
+        for node in [n for part in parts for n in ast.walk(part)]:
+            if isinstance(node, ast.Name):
+                wanted.add(node.id)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                found.add(node.func.id if isinstance(node.func, ast.Name) else node.func.attr)
+        parts = [
+            value
+            for target, value in assigns
+            if wanted & {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
+        ]
+    return found
 
 
 def _by_place(view: JobView) -> dict[Place, list[Setting]]:
@@ -156,11 +217,10 @@ def depends_on_rank(info: FunctionInfo, line: int | None) -> bool:
         for target, value in assigns:
             if _mentions(value, tainted):
                 tainted |= {n.id for n in ast.walk(target) if isinstance(n, ast.Name)}
-    blocks = ast.If | ast.For | ast.With | ast.While | ast.Try
     for statement in info.own_nodes:
         if (
             isinstance(statement, ast.stmt)
-            and not isinstance(statement, blocks)
+            and not isinstance(statement, BLOCKS)
             and _spans(statement, line)
         ):
             return _mentions(statement, tainted)

@@ -1,0 +1,174 @@
+"""Set-ups that cost: DDP's buckets, loaders and who splits their data, hooks that measure."""
+
+import pytest
+
+from eroica.localize import localize_slow
+from tests.make_slow import Program, flight, job, samples, setting, steps
+
+SOURCE = """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+
+class Clips(Dataset):
+    def __len__(self):
+        return 600
+
+
+class Part(Dataset):
+    def __init__(self):
+        self.files = files[dist.get_rank() :: dist.get_world_size()]
+
+
+class Lengths(Sampler):
+    def __iter__(self):
+        return iter(by_length(self.data))
+
+
+class Dealt(Sampler):
+    def __iter__(self):
+        return iter(by_length(self.data)[self.rank :: self.world_size])
+
+
+class Probe:
+    def __init__(self, net):
+        for module in net:
+            module.register_forward_hook(self.watch(module))
+
+    def watch(self, module):
+        def measure(module, args, out):
+            self.values = out.sort()  # measure
+
+        return measure
+
+
+class Net:
+    def forward(self, x):
+        return self.layers(x)  # layers
+
+
+def main():
+    model = DDP(net, bucket_cap_mb=0.01)  # wrap
+    loader = DataLoader(Clips(), sampler=draw(Clips()))  # loader
+    parts = DataLoader(Part(), shuffle=True)  # parts
+    for x in loader:
+        loss = model(x)  # forward
+        loss.backward()  # backward
+        optimizer.step()  # step
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    return Program(tmp_path, SOURCE)
+
+
+def ranks(program, rows, settings=(), calls=()):
+    return [
+        {
+            "samples": samples(program, rows),
+            "settings": settings,
+            "steps": steps([50.0] * 20),
+            **({"flight": flight(program, rank, calls)} if calls else {}),
+        }
+        for rank in range(2)
+    ]
+
+
+def diagnose(program, rows, settings=(), calls=()):
+    return localize_slow([], evidence=job(program, ranks(program, rows, settings, calls)))
+
+
+TRAINING = [
+    (120, 20, "main:backward backward engine"),
+    (40, 40, "main:forward forward"),
+    (20, 20, "main:step optimizer"),
+]
+
+
+def buckets(program, cap, number, elements=600):
+    settings = (setting(program, "ddp", {"bucket_cap_mb": cap}, "main:wrap"),)
+    return diagnose(
+        program,
+        TRAINING,
+        settings,
+        [("all_reduce", "main:backward backward engine", elements)] * number,
+    )
+
+
+def test_buckets_of_a_kilobyte_are_many_small_collectives_where_ddp_was_made(program):
+    (cause,) = buckets(program, 0.001, 40).causes
+    assert (cause.category, cause.ranks) == ("excessive_small_collectives", "all")
+    assert [(f.name, f.line) for f in cause.functions] == [
+        ("main", program.lines["wrap"]),
+        ("main", program.lines["backward"]),
+    ]
+    assert cause.share == pytest.approx(100 / 180 * (1 - 1 / 40), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("cap", "number", "elements"),
+    [(25.0, 40, 600), (0.001, 7, 600), (None, 40, 600), (0.9, 40, 80_000)],
+)
+def test_usual_few_unknown_or_large_buckets_are_no_cause(program, cap, number, elements):
+    assert not buckets(program, cap, number, elements).causes
+
+
+def loader(program, place="main:loader", **value):
+    usual = {
+        "num_workers": 0,
+        "sampler": "RandomSampler",
+        "batch_sampler": "BatchSampler",
+        "dataset": "Clips",
+        "dataset_len": 600,
+        "iterators_started": 1,
+    }
+    return diagnose(program, TRAINING, (setting(program, "dataloader", usual | value, place),))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"sampler": "WeightedRandomSampler", "sampler_len": 600},
+        {"sampler": "Lengths", "sampler_len": 600},
+        {"batch_sampler": "Lengths", "sampler": "SequentialSampler"},
+    ],
+)
+def test_samplers_that_draw_as_many_as_there_are_read_everything_on_every_rank(program, value):
+    (cause,) = loader(program, **value).causes
+    assert (cause.category, cause.ranks) == ("sampler_misconfiguration", "all")
+    assert cause.functions[0].line == program.lines["loader"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"sampler": "WeightedRandomSampler", "sampler_len": 300},
+        {"sampler": "WeightedRandomSampler", "sampler_len": None},
+        {"sampler": "Dealt", "sampler_len": 600},
+        {"sampler": "FromALibrary", "sampler_len": 600},
+        {"batch_sampler": "Dealt", "sampler": "SequentialSampler"},
+        {"batch_sampler": "FromALibrary", "sampler": "SequentialSampler"},
+        {"dataset": "Part"},
+    ],
+)
+def test_what_is_split_or_cannot_be_read_is_no_cause(program, value):
+    assert not loader(program, **value).causes
+
+
+def test_a_data_set_that_splits_itself_is_seen_where_it_is_made(program):
+    assert not loader(program, "main:parts", dataset="Subset").causes
+
+
+def test_a_forward_hook_that_measures_is_no_part_of_the_model(program):
+    rows = [(90, 90, "main:forward forward Probe.watch.<locals>.measure:measure"), *TRAINING]
+    (cause,) = diagnose(program, rows).causes
+    assert (cause.category, cause.ranks) == ("python_overhead", "all")
+    assert cause.functions[0].line == program.lines["measure"]
+    assert cause.share == pytest.approx(90 / 270, abs=0.01)
+
+
+def test_the_models_own_forward_is_no_hook(program):
+    rows = [(90, 90, "main:forward forward Net.forward:layers"), *TRAINING]
+    assert not diagnose(program, rows).causes
