@@ -1,7 +1,10 @@
 """py-spy's raw format to profiles, and eroica's own frames taken out."""
 
-from eroica.records import Place, ProcessStacks, ThreadStack
-from eroica.watch.frames import clean_stacks, is_hook_file, without_hook
+import numpy as np
+
+from eroica.columns import RankPatterns
+from eroica.records import Function, Place, ProcessStacks, ThreadStack
+from eroica.watch.frames import clean_stacks, is_hook_file, without_hook, without_own_work
 from eroica.watch.sampling import build_samples, parse_raw
 
 ROOT = 'process 10:"torchrun train.py";'
@@ -73,3 +76,39 @@ def test_a_command_line_with_line_breaks_is_read_whole():
     assert (stacks[0].pids, stacks[0].count) == ((7,), 9)
     assert stacks[0].frames == (Place(name="f", file="a.py", line=1),)
     assert len(stacks) == 1 + len(parse_raw(TEXT))
+
+
+def test_functions_that_the_hook_ran_itself_leave_a_windows_patterns():
+    hook = "eroica/collect/hook"
+    main = Place(name="main", file="train.py")
+    functions = (
+        Function(id="a", kind="python", name="work", file="train.py", stack=(main,)),
+        Function(
+            id="b",
+            kind="python",
+            name="<built-in method _dump_fr_trace_json>",
+            stack=(Place(name="collectives", file=f"{hook}/dumps.py"), main),
+        ),
+        Function(id="c", kind="python", name="_serve", file=f"{hook}/server.py"),
+        Function(
+            id="d", kind="python", name="next", stack=(Place(name="n", file=f"{hook}/loops.py"),)
+        ),
+    )
+    values = np.array([0.5, 0.2, 0.1, 0.2], np.float32)
+    patterns = RankPatterns(
+        rank=0,
+        functions=functions,
+        beta_F=values,
+        mu_F=values,
+        sigma_F=values,
+        count_F=np.array([1, 2, 3, 4], np.int32),
+        total_ns_F=np.array([1, 2, 3, 4], np.int64),
+        window_ns=10,
+        reference_F=values,
+    )
+    kept = without_own_work(patterns)
+    assert [function.id for function in kept.functions] == ["a", "d"]
+    assert kept.count_F.tolist() == [1, 4]
+    assert kept.total_ns_F.tolist() == [1, 4]
+    assert kept.beta_F.tolist() == kept.reference_F.tolist() == values[[0, 3]].tolist()
+    assert without_own_work(kept) is kept

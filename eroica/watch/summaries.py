@@ -8,6 +8,7 @@ from pathlib import Path
 from eroica.columns import HardwareSamples, RankPatterns
 from eroica.errors import EroicaError
 from eroica.records import Samples, Setting, Warning
+from eroica.watch.frames import without_own_work
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,8 @@ def summarize_traces(
     problems: list[str] = []
     for rank, path in sorted(traces.items()):
         try:
-            patterns = summarize(read_timeline(path, rank=rank), hardware=hardware(rank))
+            timeline = read_timeline(path, rank=rank)
+            patterns = without_own_work(summarize(timeline, hardware=hardware(rank)))
         except EroicaError as error:
             problems.append(f"window of rank {rank}: {error}")
             continue
