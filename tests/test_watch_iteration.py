@@ -180,3 +180,17 @@ def test_what_came_before_the_loop_does_not_change_its_count(num_before, per_ste
     iteration.add(events(one * 30, owners * 30))
     assert (iteration.num_steps, len(iteration.steps)) == (30, 29)
     assert [step.duration_ns for step in list(iteration.steps)] == [len(one) * MS] * 29
+
+
+def test_a_job_of_weeks_keeps_a_bounded_history_and_learns_anew_from_it():
+    iteration = Iteration()
+    iteration.add(events("nNsS" * 25_000))
+    assert iteration.num_steps == 25_000
+    assert len(iteration.steps) == 20_000
+    assert iteration.steps[-1].end_ns == 99_999 * MS
+    assert len(iteration._tokens) == len(iteration._parts) <= 4096
+    other = "nNnNsSsSsS" * 120  # of another loader and optimizer
+    later = events(other, "1" * len(other))
+    iteration.add(event._replace(time_ns=event.time_ns + 100_000 * MS) for event in later)
+    assert iteration.period == 5
+    assert iteration.steps[-1].duration_ns == 10 * MS

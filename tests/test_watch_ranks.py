@@ -14,6 +14,7 @@ from eroica.watch import live, profiles
 from eroica.watch.exits import ExitAlarm
 from eroica.watch.live import WatchedJob, needs_leave_to_trace
 from eroica.watch.profiles import JobProfile, refusal
+from eroica.watch.ranks import Ending, exit_of
 
 
 def child(code):
@@ -49,6 +50,45 @@ def test_processes_that_are_gone_or_no_longer_followed_wake_nobody():
     assert alarm.wait(0.3) == []
     other.wait()
     alarm.close()
+
+
+def keeps_exit_codes():
+    """Whether this kernel tells how a process ended that was collected (Linux 6.15)."""
+    alarm, process = ExitAlarm(), child("pass")
+    alarm.follow([process.pid])
+    process.wait()
+    status = alarm.collected_status(process.pid)
+    alarm.close()
+    return status is not None
+
+
+needs_kept_exit_codes = pytest.mark.skipif(
+    "not keeps_exit_codes()", reason="this kernel forgets how a collected process ended"
+)
+
+
+@needs_kept_exit_codes
+def test_the_exit_code_of_a_collected_process_is_still_told():
+    alarm = ExitAlarm()
+    process = child("import time; time.sleep(60)")
+    alarm.follow([process.pid])
+    assert alarm.follows(process.pid)
+    assert alarm.collected_status(process.pid) is None
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+    assert alarm.wait(20) == [process.pid]
+    assert not alarm.follows(process.pid)
+    assert alarm.collected_status(process.pid) == signal.SIGTERM
+    alarm.follow([])
+    assert alarm.collected_status(process.pid) is None
+    alarm.close()
+
+
+def test_an_end_without_a_word_is_an_end():
+    assert exit_of(None) is None
+    assert exit_of(Ending(None, 7, None, is_silent=True)).time_ns == 7
+    assert exit_of(Ending(None, 7, None)) is None  # its exit handlers ran: nothing to say
+    assert exit_of(Ending(-9, 7, None)).signal == "SIGKILL"
 
 
 # --- restarts ---------------------------------------------------------------------------------
@@ -134,6 +174,19 @@ def test_a_killed_rank_has_its_signal_while_its_parent_has_not_collected_it(tmp_
     assert watched.ranks[3].ending.exit_code == -9
     assert watched.has_failed
     process.communicate()
+
+
+@needs_kept_exit_codes
+def test_a_killed_rank_has_its_signal_also_where_its_launcher_collected_it_first(tmp_path, watched):
+    process = begin(tmp_path)
+    watched.refresh()
+    watched.wait(0.01)
+    process.kill()
+    process.communicate()
+    watched.wait(20)
+    ending = watched.ranks[3].ending
+    assert (ending.exit_code, ending.is_silent) == (-9, False)
+    assert watched.has_failed
 
 
 # --- rights -----------------------------------------------------------------------------------

@@ -20,12 +20,13 @@ from eroica.config import Parameters
 from eroica.records import JobEvidence, Samples
 from eroica.units import NS_PER_S
 from eroica.watch import rules
-from eroica.watch.evidence import build, build_rank, read_exit
+from eroica.watch.evidence import build, build_rank
 from eroica.watch.following import Following
 from eroica.watch.hardware import HARDWARE_NS, HardwareWatch, counters_in
 from eroica.watch.live import WatchedJob
 from eroica.watch.metrics import Metrics
 from eroica.watch.profiles import JobProfile
+from eroica.watch.ranks import exit_of
 from eroica.watch.result import WatchResult
 from eroica.watch.stalls import Allowance, StallWatch
 from eroica.watch.stuck import StuckWatch
@@ -361,14 +362,13 @@ class Continuous:
             capture = captures.get(rank.rank) or RankCapture(rank.rank, rank.live.pid)
             capture.ending = read_ending(self.folder, rank.rank, rank.live.pid)
             capture.facts = capture.facts or read_facts(self.folder, rank.rank)
-            ending = rank.ending
             last = rank.last_event_ns()
             offset = rank.ring.unix_offset_ns if rank.ring is not None else 0
             ranks.append(
                 build_rank(
                     capture,
                     host=host,
-                    exit=read_exit(ending.story, ending.exit_code) if ending else None,
+                    exit=exit_of(rank.ending),
                     steps=rank.step_times(),
                     stalls=self.stalls.samples.get(rank.rank, ()),
                     samples=samples.get(rank.rank),

@@ -16,6 +16,8 @@ from eroica.collect.rings import Event
 Token = tuple[int, int]
 _MAX_PERIOD = 2048  # an optimizer a parameter, stepped in the backward pass
 _MAX_TOKENS = 20480
+_KEPT_TOKENS = 2048  # once learned: enough to learn anew from what comes when the loop changes
+_MAX_STEPS = 20_000  # a watch lasts weeks, and each incident carries them: 1 MB a rank
 _FEW_STEPS = 4
 _LONG_NS = 6_000_000_000  # M equal iterations may take longer than a user waits
 
@@ -41,7 +43,7 @@ def find_period(tokens: Sequence[Token], repeats: int) -> int | None:
     return None
 
 
-@dataclass
+@dataclass(slots=True)
 class Step:
     """One iteration of one rank; times are CLOCK_MONOTONIC."""
 
@@ -61,7 +63,7 @@ class Iteration:
 
     learn_repeats: int = 10
     lost_events: int = 200
-    steps: deque[Step] = field(default_factory=lambda: deque(maxlen=200_000))
+    steps: deque[Step] = field(default_factory=lambda: deque(maxlen=_MAX_STEPS))
     num_steps: int = 0
     """Steps ever seen, also those no longer kept."""
     period: int | None = None
@@ -141,8 +143,9 @@ class Iteration:
         token = (event.kind, event.owner)
         self._tokens.append(token)
         self._parts.append((event.time_ns, data_ns, optimizer_ns))
-        if len(self._tokens) > 2 * _MAX_TOKENS:
-            del self._tokens[:-_MAX_TOKENS], self._parts[:-_MAX_TOKENS]
+        limit = _KEPT_TOKENS if self._pattern else _MAX_TOKENS
+        if len(self._tokens) > 2 * limit:
+            del self._tokens[:-limit], self._parts[:-limit]
         self._follow(token)
         if self._border is None and event.kind in (STEP_OUT, MARK):
             self._border = token

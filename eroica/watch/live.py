@@ -14,7 +14,13 @@ from eroica.collect.rings import RingReader, find_rings
 from eroica.config import Parameters
 from eroica.watch.exits import ExitAlarm
 from eroica.watch.iteration import Iteration
-from eroica.watch.ranks import WatchedRank, ending_of, training_places, training_stack
+from eroica.watch.ranks import (
+    Ending,
+    WatchedRank,
+    ending_of,
+    training_places,
+    training_stack,
+)
 from eroica.watch.rules import Activity
 
 logger = logging.getLogger(__name__)
@@ -112,7 +118,7 @@ class WatchedJob:
         logger.info("ranks were started again: %s", sorted(self._restarted))
         rings, self._restarted = self._restarted, {}
         for rank in list(self.ranks.values()):
-            rank.ending = rank.ending or ending_of(rank, self.folder)
+            rank.ending = rank.ending or self._ending_of(rank)
             if rank.ending is not None or rank.rank in rings:
                 if rank.ring is not None:
                     rank.ring.close()
@@ -146,7 +152,7 @@ class WatchedJob:
 
     def _has_failed(self, rank: WatchedRank) -> bool:
         """Whether a rank of which there is a newer process ended other than by itself."""
-        rank.ending = rank.ending or ending_of(rank, self.folder)
+        rank.ending = rank.ending or self._ending_of(rank)
         return rank.ending is not None and (rank.ending.is_failure or rank.ending.is_silent)
 
     def _ask_for_leave(self) -> None:
@@ -195,12 +201,15 @@ class WatchedJob:
             if rank.ring is not None:
                 rank.iteration.add(rank.ring.read_new())
             if rank.ending is None and (is_asked or self._may_have_ended(rank)):
-                rank.ending = ending_of(rank, self.folder)
+                rank.ending = self._ending_of(rank)
         if now - self._scheduled_ns > _SCHEDULE_EVERY_NS:
             self._scheduled_ns = now
             for rank in self.ranks.values():
                 if rank.ending is None and rank.iteration.is_learned:
                     rank.read_schedule()
+
+    def _ending_of(self, rank: WatchedRank) -> Ending | None:
+        return ending_of(rank, self.folder, self._exits.collected_status)
 
     def _may_have_ended(self, rank: WatchedRank) -> bool:
         if not self._exits.follows(rank.live.pid):

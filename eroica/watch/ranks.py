@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from eroica.collect import proc
 from eroica.collect.gather import StackSample, read_ending
 from eroica.collect.processes import LiveRank
 from eroica.collect.rings import RingReader
-from eroica.records import StepTimes
+from eroica.records import RankExit, StepTimes
+from eroica.watch.evidence import read_exit
 from eroica.watch.iteration import Iteration
 
 
@@ -83,26 +85,48 @@ class WatchedRank:
         )
 
 
-def ending_of(rank: WatchedRank, folder: Path | None) -> Ending | None:
-    """Return how a rank ended, as far as the kernel and its hook tell; None while it lives."""
+def ending_of(
+    rank: WatchedRank,
+    folder: Path | None,
+    collected_status: Callable[[int], int | None] = lambda pid: None,
+) -> Ending | None:
+    """Return how a rank ended, as far as the kernel and its hook tell; None while it lives.
+
+    ``collected_status`` gives the wait status of a pid that its launcher was quicker to collect.
+    """
     story = read_ending(folder, rank.rank, rank.live.pid) if folder is not None else None
     stat = proc.read_stat(rank.live.pid)
     is_gone = stat is None or (
         rank.live.start_ticks != 0 and stat.start_ticks != rank.live.start_ticks
     )
     if is_gone:
+        status = collected_status(rank.live.pid)
+        if status is not None:
+            return Ending(_exit_code(status), time.time_ns(), story)
         # Python's own end sets the flag, whatever the exit code; a signal does not.
         is_silent = story is None and rank.ring is not None and not rank.ring.is_exiting
         return Ending(None, time.time_ns(), story, is_silent)
     assert stat is not None
     if stat.state in "ZX":
-        code = stat.exit_code
-        value = -(code & 0x7F) if code & 0x7F else code >> 8
-        return Ending(value, time.time_ns(), story)
+        return Ending(_exit_code(stat.exit_code), time.time_ns(), story)
     if story is not None and story.get("error_type"):
         # It is on its way out: the others are still there to be looked at.
         return Ending(None, time.time_ns(), story)
     return None
+
+
+def _exit_code(status: int) -> int:
+    """Return what a wait status says: the exit code, or the signal's number below zero."""
+    return -(status & 0x7F) if status & 0x7F else status >> 8
+
+
+def exit_of(ending: Ending | None) -> RankExit | None:
+    """Return a rank's end as evidence; one without a word is still an end."""
+    if ending is None:
+        return None
+    if ending.is_silent:
+        return RankExit(time_ns=ending.time_ns)
+    return read_exit(ending.story, ending.exit_code)
 
 
 def training_places(rank: WatchedRank) -> tuple[str, ...]:

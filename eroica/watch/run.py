@@ -22,15 +22,15 @@ from eroica.collect.gather import (
 )
 from eroica.columns import HardwareSamples, RankPatterns
 from eroica.config import Parameters, load
-from eroica.records import CounterUse, HostEvidence, JobEvidence, RankExit, StepTimes
+from eroica.records import CounterUse, HostEvidence, JobEvidence, StepTimes
 from eroica.watch import rules, warm
 from eroica.watch.command import Command, make_folder
-from eroica.watch.evidence import build, build_rank, read_exit, read_settings
+from eroica.watch.evidence import build, build_rank, read_settings
 from eroica.watch.hardware import HARDWARE_NS, HardwareWatch
 from eroica.watch.live import WatchedJob
 from eroica.watch.metrics import Metrics
 from eroica.watch.nsight import Nsight
-from eroica.watch.ranks import WatchedRank
+from eroica.watch.ranks import WatchedRank, exit_of
 from eroica.watch.result import WatchResult
 from eroica.watch.stuck import StuckWatch
 from eroica.watch.team import Team
@@ -276,7 +276,7 @@ class Watcher:
             build_rank(
                 captures[rank.rank],
                 host=self.job.live_job().host,
-                exit=self._exit_of(rank),
+                exit=exit_of(rank.ending),
                 steps=self._steps_of(rank),
                 stalls=self.collection.stalls.samples.get(rank.rank, ()),
                 samples=self.collection.samples.get(rank.rank),
@@ -314,12 +314,6 @@ class Watcher:
             if steps is not None and len(steps.duration_ns) >= 2:
                 return rules.best_and_last_ms(steps.duration_ns[1:])
         return None, None
-
-    def _exit_of(self, rank: WatchedRank) -> RankExit | None:
-        ending = rank.ending
-        if ending is None:
-            return None
-        return read_exit(ending.story, ending.exit_code)
 
     def _last_event_unix(self, rank: WatchedRank) -> int | None:
         last = rank.last_event_ns()
