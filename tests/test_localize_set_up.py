@@ -3,6 +3,7 @@
 import pytest
 
 from eroica.localize import localize_slow
+from eroica.summarize import summarize_samples
 from tests.make_slow import Program, flight, job, samples, setting, steps
 
 SOURCE = """
@@ -172,3 +173,16 @@ def test_a_forward_hook_that_measures_is_no_part_of_the_model(program):
 def test_the_models_own_forward_is_no_hook(program):
     rows = [(90, 90, "main:forward forward Net.forward:layers"), *TRAINING]
     assert not diagnose(program, rows).causes
+
+
+def test_a_setting_comes_after_what_changed_since_the_job_was_healthy(program):
+    usual = {"sampler": "RandomSampler", "dataset": "Clips", "dataset_len": 600}
+    settings = (setting(program, "dataloader", usual, "main:loader"),)
+    rows = [(60, 60, "main:forward forward Probe.watch.<locals>.measure:measure"), *TRAINING]
+    evidence = job(program, ranks(program, rows, settings))
+    fresh = localize_slow([], evidence=evidence)
+    assert [c.category for c in fresh.causes] == ["sampler_misconfiguration", "python_overhead"]
+    past = summarize_samples(evidence.ranks[0].samples, rank=0, project_root=str(program.folder))
+    after = localize_slow([], evidence=evidence, baseline=[past])
+    assert [c.category for c in after.causes] == ["python_overhead", "sampler_misconfiguration"]
+    assert any("before the job became slow" in text for text in after.causes[1].against)

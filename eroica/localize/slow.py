@@ -10,6 +10,7 @@ from eroica.columns import RankPatterns
 from eroica.config import Parameters, load
 from eroica.localize.arrival import arrival_table, late_ranks
 from eroica.localize.baseline import slower_than
+from eroica.localize.missing import absent_phrase
 from eroica.localize.ranking import number, rank_drafts
 from eroica.localize.roles import roles_of_patterns
 from eroica.localize.rules import RULES
@@ -18,6 +19,7 @@ from eroica.localize.rules.straggler import arrival_finding
 from eroica.localize.rules.view import FEW_SAMPLES, JobView, build_view
 from eroica.records import Breakdown, Cause, Finding, JobEvidence, Verdict, Warning
 
+SET_UP_SHARE = 0.25  # of its weight: a setting has no part in a change, but is worth a line
 MIN_LINK_RANKS = 16  # fewer give no neighbors to tell bursts from a steady low rate
 
 
@@ -43,6 +45,7 @@ def localize_slow(
         drafts = [draft for rule in RULES for draft in rule(view)]
     drafts += _links(patterns, parameters)
     if baseline:
+        _set_back(drafts)
         drafts += slower_than(baseline, patterns, view)
     known = _arrival_facts(view, drafts)
     standing = rank_drafts(drafts, parameters)
@@ -57,6 +60,14 @@ def localize_slow(
         not_seen=tuple(_not_seen(view)),
         warnings=tuple(_warnings(view)),
     )
+
+
+def _set_back(drafts: Sequence[Draft]) -> None:
+    """What the job was set up with from its start does not explain why it became slow since."""
+    for draft in drafts:
+        if draft.share is None and draft.rank_share is not None:
+            draft.rank_share *= SET_UP_SHARE
+            draft.against.append("It was so before the job became slow as well.")
 
 
 def _sampled_too_little(view: JobView) -> bool:
@@ -138,10 +149,9 @@ def _not_seen(view: JobView) -> list[str]:
     said: list[str] = []
     missing = view.world_size - view.num_ranks
     if missing > 0:
-        absent = [r for r in range(view.world_size) if r not in set(view.ranks)]
         said.append(
-            f"{units.rank_phrase(absent)} of {view.world_size}: nothing was collected; whoever "
-            "they hold or are held by cannot be told"
+            f"{absent_phrase(view.ranks, view.world_size)} of {view.world_size}: nothing was "
+            "collected; whoever they hold or are held by cannot be told"
         )
     if view.source == "none":
         said.append("no profile: run under `eroica run`, or give it traces of all ranks")
@@ -149,4 +159,4 @@ def _not_seen(view: JobView) -> list[str]:
 
 
 def _warnings(view: JobView) -> list[Warning]:
-    return [Warning(file=w.file, what=w.what) for p in view.patterns for w in p.warnings]
+    return [*(w for p in view.patterns for w in p.warnings), *view.warnings]
