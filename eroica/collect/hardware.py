@@ -1,8 +1,9 @@
 """Samples hardware counters beside a job: 5 times a second, 100 times inside a window.
 
-A thread of the agent's reads them; it never uses more than 1 % of a core, whatever the number of
-devices: where reading costs more, it comes less often. What is slow to read or to change
-(clocks, errors, pressure, limits) is read once a second, the host's processes every ten seconds.
+A thread of the agent's reads them; it never uses more than 1 % of a core (3 % in the seconds of a
+window), whatever the number of devices: where reading costs more, it comes less often. What is slow
+to read or to change (clocks, errors, pressure, limits) is read once a second, the host's processes
+every ten seconds.
 A driver that hangs stops this thread and nothing else.
 """
 
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 IDLE_HZ = 5.0
 WINDOW_HZ = 100.0
+IDLE_SHARE = 0.007  # of a core
+WINDOW_SHARE = 0.03
 _FAST_ROWS = 3000
 _SLOW_ROWS = 300
 _HUNG_S = 5.0
@@ -61,7 +64,7 @@ class HardwareSampler:
         self.kernel = kernel or Kernel()
         self.num_cpus = os.cpu_count() or 1
         self.missing: list[str] = []
-        self.fast = Pace(1e9 / IDLE_HZ, share=0.007)
+        self.fast = Pace(1e9 / IDLE_HZ, share=IDLE_SHARE)
         self.slow = Pace(1e9, share=0.002)
         self.looks = Pace(10e9, share=0.001)
         self._open_gpus = open_gpus
@@ -94,6 +97,7 @@ class HardwareSampler:
     def set_window(self, is_open: bool) -> None:
         """Sample often while a window is open."""
         self.fast.every_ns = 1e9 / (WINDOW_HZ if is_open else IDLE_HZ)
+        self.fast.share = WINDOW_SHARE if is_open else IDLE_SHARE
 
     def refresh(self, limit_s: float = 0.3) -> None:
         """Have everything read once more, e.g. to see why a rank has just died."""
