@@ -52,14 +52,27 @@ def ask(folder: str | Path, rank: int, do: str, *, limit_s: float = 2.0, **argum
     if not line:
         raise NoAnswer(f"rank {rank} closed the line")
     try:
-        answer = json.loads(line)
-    except ValueError:
+        answer = whole_text(json.loads(line))
+    except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict) or not (answer.get("ok") is True or "error" in answer):
         raise NoAnswer(f"rank {rank} gave an answer that is none")
     if answer.get("ok") is not True:
         raise NoAnswer(f"rank {rank}: {answer['error']}")
     return answer.get("value")
+
+
+def whole_text(value: Any) -> Any:  # noqa: ANN401
+    """Return JSON's value with text that can be written again.
+
+    Names of files and arguments that are no UTF-8 come as lone surrogates, which nothing encodes.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.loads(text.encode("utf-8", "replace"))
+    return value
 
 
 def _line(connection: socket.socket, until: float) -> bytes:

@@ -15,11 +15,11 @@ def _paths(kernel: Kernel, pid: int) -> dict[str, str]:
     """Return controller to the process's path in its hierarchy; ``""`` is the unified one."""
     found: dict[str, str] = {}
     try:
-        text = (kernel.proc / str(pid) / "cgroup").read_text()
+        text = os.fsdecode((kernel.proc / str(pid) / "cgroup").read_bytes())
     except OSError:
         return found
     for line in text.splitlines():
-        _, names, path = line.split(":", 2)
+        _, names, path = (*line.split(":", 2), "", "")[:3]
         for name in names.split(","):
             found[name] = path
     return found
@@ -48,7 +48,7 @@ def _has_limit(path: Path) -> bool:
         word = path.read_text().split()[0]
     except (OSError, IndexError):
         return False
-    return word not in ("max", "-1") and int(word) < 1 << 60
+    return word.isdecimal() and int(word) < 1 << 60  # else max, -1
 
 
 def cpu_folder(kernel: Kernel, pid: int) -> Path | None:
@@ -62,11 +62,14 @@ def cpu_folder(kernel: Kernel, pid: int) -> Path | None:
     return found
 
 
-def cpu_quota_source(folder: Path) -> Source:
-    """Share of the quota's periods in which the group was stopped, the time and the quota.
+def cpu_quota_source(kernel: Kernel, pid: int) -> Source:
+    """Periods of the quota, those in which the group was stopped, and the quota itself.
 
-    Raw numbers of periods and stopped periods: their increases divide, see ``SHARES``.
+    Raw numbers: their increases divide. Raises OSError where no group of the process has one.
     """
+    folder = cpu_folder(kernel, pid)
+    if folder is None:
+        raise FileNotFoundError(f"pid {pid} has no CPU quota")
     counters = (
         Counter("cgroup.periods_per_s", "rate"),
         Counter("cgroup.throttled_periods_per_s", "rate"),
@@ -142,11 +145,3 @@ def _old_memory(folder: Path) -> Source:
         return [float(texts[0]), kills, float(texts[2]) / float(texts[3])]
 
     return FileSource([folder / name for name in names], _MEMORY, parse)
-
-
-def group_key(kernel: Kernel, pid: int) -> str:
-    """Return a text that is equal for processes of one group."""
-    try:
-        return os.fsdecode((kernel.proc / str(pid) / "cgroup").read_bytes())
-    except OSError:
-        return ""

@@ -127,8 +127,11 @@ class RankSource:
         """Threads that ended keep what they had used, so that the sums never fall."""
         try:
             names = os.listdir(self._folder / "task")  # noqa: PTH208
-            stat = (self._folder / "stat").read_text().rpartition(")")[2].split()
+            # The name in it may be cut in the middle of a character.
+            stat = (self._folder / "stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
+            return (NAN,) * 4
+        if len(stat) < 10:
             return (NAN,) * 4
         now: dict[str, tuple[int, int]] = {}
         for name in names:

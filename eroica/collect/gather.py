@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from eroica.collect import proc, spy
-from eroica.collect.asking import NoAnswer, Silent, ask, ask_torch
+from eroica.collect.asking import NoAnswer, Silent, ask, ask_torch, whole_text
 from eroica.collect.processes import LiveJob, LiveRank
 from eroica.collect.rings import RingReader, find_rings
 from eroica.records import ProcessState
@@ -282,7 +282,11 @@ def signal_stacks(folder: str, rank: LiveRank, *, limit_s: float = 1.0) -> str:
     ring = find_rings(Path(folder)).get(rank.rank)
     if ring is None:
         return ""
-    reader = RingReader(ring)
+    try:
+        reader = RingReader(ring)
+    except ValueError as error:  # of another version
+        logger.debug("signal for stacks: %s", error)
+        return ""
     number, pid = reader.fault_signal, reader.pid
     reader.close()
     if not number or pid != rank.pid or not catches(pid, number):
@@ -330,8 +334,10 @@ def read_ending(folder: str | Path, rank: int, pid: int | None = None) -> dict[s
     return story if pid is None or story.get("pid") == pid else None
 
 
-def read_last_flight(capture: RankCapture, folder: str | Path) -> None:
-    """Fill in the Flight Recorder that the hook wrote when the rank ended."""
+def read_what_is_left(capture: RankCapture, folder: str | Path) -> None:
+    """Fill in what the hook of this process wrote when it ended, where it told nothing before."""
+    capture.ending = read_ending(folder, capture.rank, capture.pid)
+    capture.facts = capture.facts or read_facts(folder, capture.rank)
     base = Path(folder) / f"rank-{capture.rank:05d}.flight"
     capture.flight_pickle = capture.flight_pickle or _read(base.with_suffix(".flight.pickle"))
     capture.flight_json = capture.flight_json or _read(base.with_suffix(".flight.json"))
@@ -351,6 +357,6 @@ def _records(data: bytes | None) -> list[dict[str, Any]]:
 def _decoded(data: bytes | None) -> object:
     """JSON that a rank wrote; None where it is cut off or none."""
     try:
-        return json.loads(data or b"null")
+        return whole_text(json.loads(data or b"null"))
     except (ValueError, RecursionError):
         return None

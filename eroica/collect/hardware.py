@@ -221,9 +221,7 @@ class HardwareSampler:
             is_fast=True,
         )
         self._add(f"threads of rank {rank}", rank, lambda: counters.RankSource(kernel, pid))
-        folder = cgroups.cpu_folder(kernel, pid)
-        if folder is not None:
-            self._add("CPU quota", rank, lambda: cgroups.cpu_quota_source(folder))
+        self._add(None, rank, lambda: cgroups.cpu_quota_source(kernel, pid))
         self._add(None, rank, lambda: cgroups.memory_limit_source(kernel, pid))
         self._open_gpu(rank, pid, local_rank)
 
@@ -249,8 +247,7 @@ class HardwareSampler:
         try:
             source = make()
         except (OSError, ValueError) as error:
-            if what is not None:
-                self.missing.append(f"{what}: {_reason(error)}")
+            self._note_missing(what, error)
             return
         if not source.counters:
             source.close()
@@ -258,6 +255,11 @@ class HardwareSampler:
         rows: deque[Row] = deque(maxlen=_FAST_ROWS if is_fast else _SLOW_ROWS)
         with self._lock:
             self._tracks = [*self._tracks, Track(source, owner, is_fast, rows)]
+
+    def _note_missing(self, what: str | None, error: Exception) -> None:
+        """Say it once: ranks may be started again for weeks."""
+        if what is not None and (text := f"{what}: {_reason(error)}") not in self.missing:
+            self.missing.append(text)
 
     # --- what was seen
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,14 +80,14 @@ def descendants(pid: int, stats: dict[int, Stat] | None = None) -> list[int]:
     children: dict[int, list[int]] = {}
     for stat in known.values():
         children.setdefault(stat.parent_pid, []).append(stat.pid)
-    found: list[int] = []
-    queue = [pid]
+    found: dict[int, None] = {}  # in order
+    queue = deque([pid])
     while queue:
-        for child in sorted(children.get(queue.pop(0), [])):
+        for child in sorted(children.get(queue.popleft(), [])):
             if child not in found:
-                found.append(child)
+                found[child] = None
                 queue.append(child)
-    return found
+    return list(found)
 
 
 def read_environment(pid: int) -> dict[str, str]:

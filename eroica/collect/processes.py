@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eroica.collect import proc
-from eroica.collect.hook.folder import make_private
+from eroica.collect.hook.folder import is_of_this_namespace, make_private
 
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "fish", "ash", "busybox", "tini"))
 """A script in one of them is not the training, whatever its environment says."""
@@ -81,7 +81,9 @@ def find_jobs(*, below: int | None = None) -> list[LiveJob]:
         rank = LiveRank(
             rank=int(given["RANK"]),
             pid=pid,
-            local_rank=int(given["LOCAL_RANK"]) if given.get("LOCAL_RANK", "").isdigit() else None,
+            local_rank=int(given["LOCAL_RANK"])
+            if given.get("LOCAL_RANK", "").isdecimal()
+            else None,
             start_ticks=stats[pid].start_ticks,
         )
         found.setdefault(_key(given, stats[pid].parent_pid), []).append((rank, given))
@@ -151,7 +153,7 @@ def _is_ours(pid: int) -> bool:
 
 
 def _is_rank(given: dict[str, str]) -> bool:
-    return given.get("RANK", "").isdigit() and given.get("WORLD_SIZE", "").isdigit()
+    return given.get("RANK", "").isdecimal() and given.get("WORLD_SIZE", "").isdecimal()
 
 
 def _key(given: dict[str, str], parent: int) -> str:
@@ -195,7 +197,8 @@ def find_folder_of(pid: int) -> str | None:
         if not base.is_dir() or not make_private(str(base)):
             continue
         for marker in base.glob(f"*/pid-{pid}"):
-            return str(marker.parent)
+            if is_of_this_namespace(str(marker)):
+                return str(marker.parent)
     return None
 
 

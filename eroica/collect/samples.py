@@ -45,7 +45,7 @@ class Columns:
     values: NDArray[np.float64]
 
     def on(self, grid_N: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
-        """Return each counter at other times: the last value before, of rates their slope."""
+        """Return each counter at other times: the next value, of rates the slope to it."""
         if len(self.times_N) < 2:
             return {}
         place_N = np.clip(np.searchsorted(self.times_N, grid_N), 1, len(self.times_N) - 1)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,13 @@ def dump(pid: int, *, is_blocking: bool = True, limit_s: float = 5.0) -> list[di
     return threads
 
 
-def dump_all(pids: list[int], *, is_blocking: bool = True) -> dict[int, list[dict[str, Any]] | str]:
-    """Return each process's threads, or the reason why not; all are asked at the same time."""
+def dump_all(
+    pids: list[int], *, is_blocking: bool = True, limit_s: float = 5.0
+) -> dict[int, list[dict[str, Any]] | str]:
+    """Return each process's threads, or the reason why not; all are asked at the same time.
+
+    ``limit_s`` is for all together.
+    """
     # Threads of our own would do, but a handful of processes started together is simpler to end.
     spy = find_spy()
     if spy is None:
@@ -61,9 +67,10 @@ def dump_all(pids: list[int], *, is_blocking: bool = True) -> dict[int, list[dic
             running[pid] = _start_dump(spy, pid, is_blocking)
         except OSError as error:
             result[pid] = f"{spy} cannot be run: {error}"
+    until = time.monotonic() + limit_s
     for pid, process in running.items():
         try:
-            out, err = process.communicate(timeout=5.0)
+            out, err = process.communicate(timeout=max(0.1, until - time.monotonic()))
             result[pid] = (
                 json.loads(out)
                 if process.returncode == 0
@@ -72,7 +79,7 @@ def dump_all(pids: list[int], *, is_blocking: bool = True) -> dict[int, list[dic
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            result[pid] = f"py-spy did not finish within 5 s on pid {pid}"
+            result[pid] = f"py-spy did not finish within {limit_s:g} s on pid {pid}"
         except json.JSONDecodeError as error:
             result[pid] = f"py-spy's answer for pid {pid} is not JSON: {error}"
     return result
@@ -137,9 +144,11 @@ class Recording:
             self._process.kill()
             self._process.wait()
         try:
-            return self.path.read_text(errors="replace")
+            text = self.path.read_text(errors="replace")
+            self.path.unlink()  # a job is sampled again and again, and its folder is in memory
         except OSError:
             return ""
+        return text
 
 
 def _be_modest() -> None:

@@ -12,10 +12,13 @@ import contextlib
 import json
 import os
 import socket
+import time
 from typing import Any
 
 from . import dumps, facts, guard, sampler
 from .layout import W_LOCAL_RANK, W_RANK, W_SIGNAL
+
+_AGAIN_S = 1.0
 
 
 def start(ring: Any, folder: str, windows: Any, samples: Any) -> None:
@@ -51,8 +54,13 @@ def _serve(server: socket.socket, actions: dict[str, Any]) -> None:
     while True:
         try:
             connection, _ = server.accept()
-        except OSError:
-            return
+        except OSError as error:
+            if server.fileno() < 0:  # closed: a forked child's
+                return
+            # The job may be out of descriptors for a while.
+            guard.tell("answering the agent for now", error)
+            time.sleep(_AGAIN_S)
+            continue
         with guard.quietly("answering the agent"), connection:
             connection.settimeout(30)
             _answer(connection, actions)

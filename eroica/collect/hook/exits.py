@@ -63,9 +63,17 @@ def install(ring: Any, folder: str, windows: Any, samples: Any) -> None:
 def _describe(kind: type[Any], error: Any, traceback: Any) -> dict[str, Any]:
     return {
         "error_type": getattr(kind, "__name__", str(kind)),
-        "message": str(error)[:4000],
+        "message": _text(error)[:4000],
         "frames": places_of_traceback(traceback),
     }
+
+
+def _text(error: Any) -> str:
+    """What an exception says of itself; that it may fail to is no reason to call the end clean."""
+    try:
+        return str(error)
+    except Exception as second:
+        return f"(its text cannot be had: {type(second).__name__})"
 
 
 def _watch_main(story: dict[str, Any], save: Any) -> None:

@@ -105,7 +105,8 @@ def _process(tell: Any) -> None:
 
 def _environment(tell: Any) -> None:
     for name, value in sorted(os.environ.items()):
-        if name.startswith(_ENV) and not any(part in name for part in _SECRET):
+        is_secret = any(part in name for part in _SECRET) and name not in _ENV
+        if name.startswith(_ENV) and not is_secret:
             tell("env." + name, value[:500])
 
 

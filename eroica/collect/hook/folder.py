@@ -1,7 +1,7 @@
 """Where the ranks of one job on one host meet their agent: a private folder in memory.
 
 ``rank-00003.ring`` events, ``rank-00003.sock`` requests, ``pid-1234`` marks a process that is a
-rank, ``rank-00003.exit.json`` how it ended.
+rank (and holds the name of its pid namespace), ``rank-00003.exit.json`` how it ended.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import shutil
 import stat
 import tempfile
 import time
+
+_FOREIGN_S = 30 * 86400.0
 
 
 def find_folder() -> str | None:
@@ -80,16 +82,57 @@ def sweep() -> None:
 
 
 def _is_used(folder: str) -> bool:
-    pids = [name[4:] for name in os.listdir(folder) if name.startswith("pid-")]
-    if not pids:  # just made, or left by an agent that was killed before a rank came
+    marks = [name for name in os.listdir(folder) if name.startswith("pid-")]
+    if not marks:  # just made, or left by an agent that was killed before a rank came
         return time.time() - os.stat(folder).st_mtime < 3600
-    return any(os.path.exists("/proc/" + pid) for pid in pids)
+    if _is_attended(folder):
+        return True
+    return any(_is_living(os.path.join(folder, mark)) for mark in marks)
+
+
+def _is_living(mark: str) -> bool:
+    """Whether the rank that a mark is of may be alive.
+
+    Containers that share /dev/shm (``--ipc=host``) do not see each other's processes: theirs
+    are given a month.
+    """
+    if not is_of_this_namespace(mark):
+        return time.time() - os.stat(mark).st_mtime < _FOREIGN_S
+    return os.path.exists("/proc/" + os.path.basename(mark)[4:])
+
+
+def pid_namespace() -> str:
+    """Name the space in which this process's pids are numbered; empty where that is not told."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def mark_pid(folder: str) -> None:
+    """Mark this process as a rank, with the namespace its pid is of."""
+    path = os.path.join(folder, f"pid-{os.getpid()}")
+    handle = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    try:
+        os.write(handle, pid_namespace().encode())
+    finally:
+        os.close(handle)
+
+
+def is_of_this_namespace(mark: str) -> bool:
+    """Whether the pid of a mark means the same process here."""
+    try:
+        with open(mark) as stream:
+            told = stream.read()
+    except OSError:
+        return True
+    return not told or told == pid_namespace()
 
 
 def job_key() -> str:
     """Name the job as its ranks on this host see it: launcher process, run id, rendezvous."""
     names = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")
-    parts = [os.environ.get(name, "") for name in names] + [str(os.getppid())]
+    parts = [os.environ.get(name, "") for name in names] + [str(os.getppid()), pid_namespace()]
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
 
 

@@ -307,7 +307,7 @@ def _loader_value(loader: Any) -> dict[str, Any]:
     with contextlib.suppress(TypeError, AttributeError, NotImplementedError):
         value["sampler_len"] = len(sampler) if sampler is not None else None
     value["dataset"] = type(dataset).__name__
-    value["dataset_len"] = len(dataset) if hasattr(type(dataset), "__len__") else None
+    value["dataset_len"] = _length(dataset)
     for name in ("collate_fn", "worker_init_fn"):
         function = getattr(loader, name, None)
         value[name] = (
@@ -316,6 +316,14 @@ def _loader_value(loader: Any) -> dict[str, Any]:
     context = getattr(loader, "multiprocessing_context", None)
     value["multiprocessing_context"] = context.get_start_method() if context is not None else None
     return value
+
+
+def _length(dataset: Any) -> Any:
+    """Of a dataset that has one and can tell it: some raise, as streams do."""
+    try:
+        return len(dataset)
+    except Exception:
+        return None
 
 
 def _watch_samplers(module: Any) -> None:

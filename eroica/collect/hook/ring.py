@@ -46,6 +46,8 @@ class Ring:
     @classmethod
     def create(cls, folder: str, rank: int | None = None, world_size: int | None = None) -> Ring:
         """Make this rank's ring. It appears under its name whole, so that no reader sees half."""
+        from .folder import mark_pid
+
         rank = _number("RANK") if rank is None else rank
         path = os.path.join(folder, f"rank-{rank:05d}.ring")
         draft = f"{path}.{os.getpid()}"
@@ -70,10 +72,7 @@ class Ring:
         for word in (W_BORDER_OPTIMIZER, W_BORDER_LOADER, W_BORDER_MARKED):
             words[word] = NEVER
         words[layout.W_MAGIC] = layout.MAGIC
-        marker = os.open(
-            os.path.join(folder, f"pid-{os.getpid()}"), os.O_CREAT | os.O_WRONLY, 0o600
-        )
-        os.close(marker)
+        mark_pid(folder)
         os.rename(draft, path)
         return cls(words, path)
 

@@ -121,7 +121,7 @@ class Sampler:
 
 def _write(path: str, found: dict[Any, list[float]]) -> None:
     for end, part in (("", 0), (".active", 1)):
-        with open(path + end + ".new", "w", encoding="utf-8") as stream:
+        with open(path + end + ".new", "w", encoding="utf-8", errors="replace") as stream:
             for (thread, stack), weights in found.items():
                 count = round(weights[part])
                 if count:

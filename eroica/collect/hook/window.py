@@ -169,7 +169,11 @@ class Windows:
                         self._stop("the job started a profiler of its own")
                     self._user_live[id(profiler)] = time.monotonic_ns()
                     probes.note_profiler(True)
-            return prepare(profiler)
+            try:
+                return prepare(profiler)
+            except BaseException:  # it was not started: nothing of the job's is at work
+                self._user_live.pop(id(profiler), None)
+                raise
 
         def __exit__(profiler: Any, *args: Any) -> Any:  # noqa: N807
             begin = time.monotonic_ns()
