@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 INJECT = Path(__file__).parents[1] / "collect" / "inject"
 _PR_SET_CHILD_SUBREAPER = 36
 _LOG_LIMIT = 1 << 22  # of the copy that is kept; the output itself goes through whole
+_TAIL_BYTES = 1 << 16
 
 
 def make_folder() -> Path:
@@ -87,7 +88,11 @@ class Command:
         environment["EROICA_RUN"] = str(folder)
         environment.setdefault("KINETO_LOG_LEVEL", "99")
         environment.setdefault("PYTHONUNBUFFERED", "1")
-        self.process = self._start(environment, is_ours=is_ours)
+        try:
+            self.process = self._start(environment, is_ours=is_ours)
+        except InputError:
+            self.remove_folder()
+            raise
         self._is_ending = False
         self._output = output if output is not None else sys.stderr.buffer
         self._thread = threading.Thread(target=self._copy, name="eroica-output", daemon=True)
@@ -120,7 +125,10 @@ class Command:
         return self.process.poll()
 
     def _copy(self) -> None:
-        """Pass the job's output on; a full disk or a closed terminal never stops the job."""
+        """Pass the job's output on; a full disk or a closed terminal never stops the job.
+
+        Of the log the end is kept when it is cut: what ended the job may just have been said.
+        """
         assert self.process.stdout is not None
         handle = self.process.stdout.fileno()
         written = 0
@@ -135,9 +143,11 @@ class Command:
                 continue
             with contextlib.suppress(OSError):
                 if written > _LOG_LIMIT:
+                    end = self.log_tail(_TAIL_BYTES).encode(errors="replace")
                     log.seek(0)
                     log.truncate()
-                    written = 0
+                    log.write(end)
+                    written = len(end)
                 log.write(data)
                 written += len(data)
         if log is not None:
@@ -150,7 +160,7 @@ class Command:
             logger.warning("the job's output is not kept: %s", error)
             return None
 
-    def log_tail(self, num_bytes: int = 65536) -> str:
+    def log_tail(self, num_bytes: int = _TAIL_BYTES) -> str:
         """Return the end of the job's output."""
         try:
             data = self.log_path.read_bytes()
@@ -210,19 +220,18 @@ class Command:
         """Collect orphans of the job that became our children; other children are left alone."""
         self.process.poll()
         for stat in proc.all_stats().values():
-            if stat.parent_pid == os.getpid() and stat.state == "Z" and stat.pid in self._adopted():
+            if stat.parent_pid == os.getpid() and stat.state == "Z" and self._is_adopted(stat.pid):
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(stat.pid, os.WNOHANG)
 
-    def _adopted(self) -> set[int]:
+    def _is_adopted(self, pid: int) -> bool:
         """Zombies have no environment any more: they are the job's if in a session of its own."""
-        sessions = set()
-        for name, stat in proc.all_stats().items():
-            if stat.parent_pid == os.getpid() and name != self.pid:
-                with contextlib.suppress(OSError):
-                    if os.getsid(name) != os.getsid(0):
-                        sessions.add(name)
-        return sessions
+        if pid == self.pid:
+            return False
+        try:
+            return os.getsid(pid) != os.getsid(0)
+        except OSError:
+            return False
 
     def remove_folder(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -6,7 +6,6 @@ most six a day. Stuck and failed: once each until steps come again. Longer than 
 the order of looks, windows and tellings is one loop's state.
 """
 
-import contextlib
 import logging
 import statistics
 import time
@@ -14,7 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from eroica.collect.gather import RankCapture, gather, read_ending, read_facts
+from eroica.collect.gather import RankCapture, gather, read_what_is_left
 from eroica.columns import RankPatterns
 from eroica.config import Parameters
 from eroica.records import JobEvidence, Samples
@@ -93,6 +92,7 @@ class Continuous:
         self.recent_ns: float | None = None
         self.num_incidents = 0
         self._fed_steps = 0
+        self._fed_pid: int | None = None
         self._told: str | None = None
         self._told_position = 0
         self._told_pids: set[int] = set()
@@ -105,8 +105,8 @@ class Continuous:
         """Watch until the job is over, or until the watch fails again and again."""
         faults = 0
         while not is_over():
-            self.job.wait(TICK_S)
             try:
+                self.job.wait(TICK_S)
                 self.turn(time.monotonic())
                 faults = 0
             except Exception as error:  # the job runs on, and so does what stands before it
@@ -118,9 +118,12 @@ class Continuous:
                     self.progress(f"watching is off ({error!r}); the job runs on")
                     return
         self.metrics.state = "ended"
-        self._report_last_failure()
-        with contextlib.suppress(OSError):
+        try:
+            self._report_last_failure()
             self.job.tick()
+        except Exception as error:  # what the job itself returned is told all the same
+            logger.warning("the end of the watch failed: %r", error)
+            logger.debug("where it failed", exc_info=True)
 
     def _report_last_failure(self) -> None:
         """The job of this host has ended by a failure that the host of rank 0 is to hear of."""
@@ -132,9 +135,9 @@ class Continuous:
     def turn(self, now: float) -> None:
         """Look once."""
         if now - self._refreshed_at > 0.5:
-            self._refreshed_at = now
             self.job.refresh()
             self._note_metrics()
+            self._refreshed_at = now  # a look that fails is a fault of each turn until it does not
         self.job.tick()
         self.hardware.poll()
         self.team.poll(now)
@@ -165,7 +168,7 @@ class Continuous:
         self.progress("ranks were started again")
         self.stuck = StuckWatch(self.job, self.parameters, self.progress, is_patient=True)
         self.rule = rules.SlowRule(self.parameters)
-        self._told, self._fed_steps = None, 0
+        self._told, self._fed_steps, self._fed_pid = None, 0, None
 
     def _has_new_failure(self) -> bool:
         """Whether a rank failed that was not told of; a job may go on without one of its ranks."""
@@ -210,14 +213,17 @@ class Continuous:
         return max((r.ring.position for r in self.job.alive if r.ring is not None), default=0)
 
     def _reference(self) -> list[int]:
-        """Durations of the lowest rank's steps that were not fed to the slow rule yet."""
-        for rank in self.job.ranks.values():
-            fresh = rank.iteration.num_steps - self._fed_steps
-            self._fed_steps = rank.iteration.num_steps
-            steps = rank.iteration.steps
-            number = min(max(0, fresh), len(steps))
-            return [steps[i].duration_ns for i in range(len(steps) - number, len(steps))]
-        return []
+        """Durations of the lowest living rank's steps that were not fed to the slow rule yet."""
+        rank = min(self.job.alive, key=lambda one: one.rank, default=None)
+        if rank is None:
+            return []
+        num_steps, steps = rank.iteration.num_steps, rank.iteration.steps
+        if rank.live.pid != self._fed_pid:  # the one before ended: the steps so far were fed
+            self._fed_steps = num_steps if self._fed_pid is not None else 0
+            self._fed_pid = rank.live.pid
+        number = min(max(0, num_steps - self._fed_steps), len(steps))
+        self._fed_steps = num_steps
+        return [steps[i].duration_ns for i in range(len(steps) - number, len(steps))]
 
     def _feed(self) -> bool:
         is_slow = False
@@ -259,6 +265,7 @@ class Continuous:
         self.team.is_baseline = not is_sampled
         profile = self._start_profile() if is_sampled else None
         until = time.monotonic() + _SAMPLE_S
+        self._take_away_late_traces()
         first = len(self.windows.done)
         if not has_busy_threads(self.job):
             for _ in range(2):
@@ -278,8 +285,15 @@ class Continuous:
             self._note_problems(window.problems)
         return self.windows.done[first:], samples
 
+    def _take_away_late_traces(self) -> None:
+        """A trace that came after its window was given up has no reader, and lies in memory."""
+        if self._baseline is None or self._baseline.done():
+            for window in self.windows.done:
+                for path in window.paths.values():
+                    path.unlink(missing_ok=True)
+
     def _note_problems(self, problems: list[str]) -> None:
-        self.problems += [text for text in problems if text not in self.problems]
+        self.problems = list(dict.fromkeys([*self.problems, *problems]))
 
     def _read(
         self, windows: list[Window], samples: Mapping[int, Samples] | None = None
@@ -300,7 +314,11 @@ class Continuous:
     @property
     def baseline(self) -> list[RankPatterns]:
         """Patterns of the job's healthy time; empty until they are read."""
-        if self._baseline is None or not self._baseline.done():
+        if self._baseline is None or not self._baseline.done() or self._baseline.cancelled():
+            return []
+        error = self._baseline.exception()
+        if error is not None:
+            self._note_problems([f"the window of the healthy time could not be read: {error!r}"])
             return []
         return self._baseline.result()
 
@@ -333,6 +351,7 @@ class Continuous:
                 self.job.ranks, time.time_ns(), self.job.live_job().host
             ),
         )
+        self.problems = []
         try:
             self.on_incident(self.team.join(result, wait=self.job.tick))
         except Exception as error:  # the job runs on, and so must its watch
@@ -360,8 +379,7 @@ class Continuous:
         ranks = []
         for rank in self.job.ranks.values():
             capture = captures.get(rank.rank) or RankCapture(rank.rank, rank.live.pid)
-            capture.ending = read_ending(self.folder, rank.rank, rank.live.pid)
-            capture.facts = capture.facts or read_facts(self.folder, rank.rank)
+            read_what_is_left(capture, self.folder)
             last = rank.last_event_ns()
             offset = rank.ring.unix_offset_ns if rank.ring is not None else 0
             ranks.append(

@@ -5,6 +5,7 @@ first, their names are checked, and each carries a signature: what another user 
 believed. URLs (``s3://bucket/prefix``) go through fsspec.
 """
 
+import contextlib
 import logging
 import os
 import re
@@ -12,12 +13,13 @@ import secrets
 import stat
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from eroica.errors import EroicaError, MissingExtra
+from eroica.errors import EroicaError, InputError, MissingExtra
 from eroica.watch.exchange import Exchange
 from eroica.watch.wire import (
     MAX_REPORT_BYTES,
@@ -99,14 +101,23 @@ class StoreShelf:
             raise MissingExtra(f"sharing evidence through {url}", "share") from error
         is_local = url.startswith(("file://", "local://"))
         options = {"auto_mkdir": True} if is_local else {}
-        self._files, self._base = fsspec.core.url_to_fs(url, **options)
+        try:
+            self._files, self._base = fsspec.core.url_to_fs(url, **options)
+        except (ImportError, ValueError) as error:
+            raise InputError(
+                f"a store of the kind {url.partition('://')[0]}:// cannot be opened",
+                str(error),
+                "install the package it names, or give a folder that all hosts see",
+            ) from error
 
     def write(self, name: str, data: bytes) -> None:
-        self._files.pipe_file(f"{self._base}/{name}", data)
+        with _store_errors():
+            self._files.pipe_file(f"{self._base}/{name}", data)
 
     def read(self, name: str, limit: int) -> bytes | None:
         try:
-            data: bytes = self._files.cat_file(f"{self._base}/{name}", start=0, end=limit + 1)
+            with _store_errors():
+                data: bytes = self._files.cat_file(f"{self._base}/{name}", start=0, end=limit + 1)
         except FileNotFoundError:
             return None
         if len(data) > limit:
@@ -116,13 +127,26 @@ class StoreShelf:
     def names(self) -> list[str]:
         self._files.invalidate_cache()
         try:
-            found: list[Any] = self._files.ls(self._base, detail=False)
+            with _store_errors():
+                found: list[Any] = self._files.ls(self._base, detail=False)
         except FileNotFoundError:
             return []
         return [str(one).rsplit("/", 1)[-1] for one in found]
 
     def remove(self, name: str) -> None:
-        self._files.rm(f"{self._base}/{name}")
+        with _store_errors():
+            self._files.rm(f"{self._base}/{name}")
+
+
+@contextlib.contextmanager
+def _store_errors() -> Iterator[None]:
+    """Each store has kinds of errors of its own; whoever asks it again knows one."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 def open_shelf(share: str, job_key: str) -> Shelf:
@@ -224,7 +248,11 @@ class FolderServer(_Beat):
                 self.exchange.take_status(status)
         elif match := _REPORT.fullmatch(name):
             key = (int(match[1]), int(match[2]))
-            if key in self._taken or key[0] < self.exchange.orders.incident:
+            if key[0] < self.exchange.orders.incident:
+                self.files.shelf.remove(name)  # of an incident that is over
+                self._taken.discard(key)
+                return
+            if key in self._taken:
                 return
             data = self.files.get(name, MAX_REPORT_BYTES)
             if data is not None and self.exchange.take_report(*key, data) is None:

@@ -237,7 +237,7 @@ class HttpLink:
             try:
                 self._exchange(after, hold + 5.0)
                 pause_s = 0.25
-            except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
+            except (OSError, msgspec.DecodeError) as error:
                 logger.debug("the host of rank 0: %s", error)
                 self._ports = [*self._ports[1:], self._ports[0]]
                 time.sleep(pause_s)
@@ -252,7 +252,7 @@ class HttpLink:
             self._news.clear()
             try:
                 self._exchange(0, 3.0)
-            except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
+            except (OSError, msgspec.DecodeError) as error:
                 logger.debug("telling the host of rank 0: %s", error)
 
     def _exchange(self, after: int, limit_s: float) -> None:
@@ -275,6 +275,8 @@ class HttpLink:
             response = connection.getresponse()
             answer = response.read(MAX_STATUS_BYTES)
             proof = response.headers.get("X-Proof", "")
+        except http.client.HTTPException as error:
+            raise OSError(f"whoever answers at this port speaks no HTTP: {error!r}") from error
         finally:
             connection.close()
         if response.status != HTTPStatus.OK:

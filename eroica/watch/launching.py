@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 LIMIT_S = 180.0
 _MAX_AT_ONCE = 32
 _MAX_LINE = 1 << 16
+_LAST_WORDS_S = 2.0
+_GIVE_UP_S = 5.0
 
 
 @dataclass
@@ -36,6 +38,7 @@ class _Launch:
     last: str = ""
     code: int | None = None
     problem: str | None = None
+    _ended_at: float | None = None
     _process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     def run(self, limit_s: float) -> None:
@@ -55,27 +58,32 @@ class _Launch:
         timer.start()
         errors = threading.Thread(target=self._read_errors, daemon=True)
         errors.start()
-        with self._process:
-            assert self._process.stdout is not None
-            while line := self._process.stdout.readline(_MAX_LINE):
+        assert self._process.stdout is not None
+        with self._process.stdout as stream:
+            while line := stream.readline(_MAX_LINE):
                 with self.lock:
                     self.receiver.take(line)
-            self.code = self._process.wait()
-            errors.join(2)
+        self.code = self._process.wait()
         timer.cancel()
+        errors.join(_LAST_WORDS_S)  # longer, where what it left running holds it: ssh's master
 
     def _read_errors(self) -> None:
         assert self._process is not None and self._process.stderr is not None
-        with contextlib.suppress(ValueError):  # closed meanwhile
-            while line := self._process.stderr.readline(_MAX_LINE):
+        with self._process.stderr as stream:
+            while line := stream.readline(_MAX_LINE):
                 self.last = line.decode(errors="replace").strip() or self.last
 
     def _end(self, why: str) -> None:
         """End the launcher with what it started here."""
-        self.problem = why
+        self.problem, self._ended_at = why, time.monotonic()
         if self._process is not None and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it was ended, and what it left running still holds its output."""
+        return self._ended_at is not None and time.monotonic() - self._ended_at > _GIVE_UP_S
 
     def sentence(self) -> str | None:
         """Why it may have brought less than was asked for."""
@@ -114,12 +122,16 @@ def collect_elsewhere(
     for thread in threads:
         thread.start()
     started = time.monotonic()
-    while any(thread.is_alive() for thread in threads):
+    while any(
+        thread.is_alive() and not launch.is_given_up
+        for thread, launch in zip(threads, launches, strict=True)
+    ):
         time.sleep(0.05)
         progress(f"waiting for the hosts: {time.monotonic() - started:.0f} s")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        hosts = sorted(set(receiver.unpack(out)))
+        with lock:
+            hosts = sorted(set(receiver.unpack(out)))
     except OSError as error:
         raise InputError(f"cannot write to {out}", str(error), "eroica collect -o DIR") from error
     said = [sentence for sentence in (one.sentence() for one in launches) if sentence]

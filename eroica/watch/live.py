@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _SCHEDULE_EVERY_NS = 500_000_000
 _ASK_EVERY_NS = 1_000_000_000
+_SCAN_AFTER_NS = 3_000_000_000  # a hook makes its ring while Python starts
+_SCAN_EVERY_NS, _MAX_SCAN_EVERY_NS = 1_000_000_000, 30_000_000_000
 _TRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
@@ -50,6 +52,7 @@ class WatchedJob:
         self._exits = ExitAlarm()
         self._created_ns = time.monotonic_ns()
         self._last_scan_ns = 0
+        self._scan_every_ns = _SCAN_EVERY_NS
         self._scheduled_ns = 0
         self._asked_ns = 0
         self._mean_of: list[tuple[int, int, int | None]] = []
@@ -100,9 +103,14 @@ class WatchedJob:
         if not self.root_pid:  # a detached agent: who has no ring is not its business
             return
         has_all = self.ranks and len(self.ranks) >= self.world_size > 0
-        if not has_all and now - self._created_ns > 3e9 and now - self._last_scan_ns > 1e9:
-            self._last_scan_ns = now
+        is_due = now - self._last_scan_ns > self._scan_every_ns
+        if not has_all and now - self._created_ns > _SCAN_AFTER_NS and is_due:
+            number, self._last_scan_ns = len(self.ranks), now
             self._scan()
+            # Where the rest of the job is on other hosts, there is nothing to find for ever.
+            is_vain = self.ranks and len(self.ranks) == number
+            longer = min(2 * self._scan_every_ns, _MAX_SCAN_EVERY_NS)
+            self._scan_every_ns = longer if is_vain else _SCAN_EVERY_NS
 
     @property
     def is_restarted(self) -> bool:
@@ -115,6 +123,7 @@ class WatchedJob:
     def follow(self) -> None:
         """Go over to the ranks that a launcher started in the place of failed ones."""
         self.num_restarts += 1
+        self._scan_every_ns = _SCAN_EVERY_NS
         logger.info("ranks were started again: %s", sorted(self._restarted))
         rings, self._restarted = self._restarted, {}
         for rank in list(self.ranks.values()):

@@ -48,6 +48,7 @@ class Metrics:
     def render(self) -> str:
         """Return the exposition; families without a value are left out."""
         states = {state: float(state == self.state) for state in STATES}
+        told = dict(self.incidents)  # the loop may add to them meanwhile
         lines = [
             *_family("eroica_state", "gauge", "1 for the state the job is in.", "state", states),
             *_value("eroica_step_seconds", "Mean time of the last steps.", self.step_s),
@@ -64,9 +65,7 @@ class Metrics:
                 "host",
                 dict.fromkeys(self.missing_hosts, 1.0),
             ),
-            *_family(
-                "eroica_incidents_total", "counter", "Incidents told.", "symptom", self.incidents
-            ),
+            *_family("eroica_incidents_total", "counter", "Incidents told.", "symptom", told),
         ]
         if self.last is not None:
             labels = {

@@ -39,10 +39,14 @@ class PlainServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        if self._room.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread can be started: the room is not taken
+            self._room.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         try:

@@ -50,6 +50,8 @@ def collect_reports(
     wait_for(has_all, _REPORT_S, wait)
     with exchange.changed:
         found = {key[1]: data for key, data in exchange.reports.items() if key[0] == number}
+        for rank in found:  # that it came is asked for until the next incident; it is read here
+            exchange.reports[number, rank] = b""
         absent = [one.status for rank, one in exchange.heard.items() if rank not in found]
     living = {one.first_rank for one in exchange.living(time.monotonic())}
     join_reports(

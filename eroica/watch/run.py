@@ -5,6 +5,7 @@ cause: the evidence goes to localization. Long because the stages of one watch s
 and are read in the order in which they happen.
 """
 
+import contextlib
 import logging
 import shutil
 import time
@@ -13,13 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
-from eroica.collect.gather import (
-    RankCapture,
-    gather,
-    read_ending,
-    read_facts,
-    read_last_flight,
-)
+from eroica.collect.gather import RankCapture, gather, read_what_is_left
 from eroica.columns import HardwareSamples, RankPatterns
 from eroica.config import Parameters, load
 from eroica.records import CounterUse, HostEvidence, JobEvidence, StepTimes
@@ -244,9 +239,7 @@ class Watcher:
             capture = captures.setdefault(
                 rank.rank, RankCapture(rank.rank, rank.live.pid, rank.live.local_rank)
             )
-            capture.ending = read_ending(self.folder, rank.rank, rank.live.pid)
-            capture.facts = capture.facts or read_facts(self.folder, rank.rank)
-            read_last_flight(capture, self.folder)
+            read_what_is_left(capture, self.folder)
         return captures
 
     def _conclude(
@@ -264,10 +257,13 @@ class Watcher:
         return patterns, self._evidence(captures, hint)
 
     def _keep_traces(self, target: Path) -> None:
-        target.mkdir(parents=True, exist_ok=True)
-        for window in self.collection.windows.done:
-            for path in window.traces.values():
-                shutil.copy(path, target / path.name)
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            for window in self.collection.windows.done:
+                for path in window.traces.values():
+                    shutil.copy(path, target / path.name)
+        except OSError as error:  # the verdict was waited for, and does not need them
+            self.warnings.append(f"traces are not kept in {target}: {error}")
 
     def _evidence(self, captures: dict[int, RankCapture], hint: str | None) -> JobEvidence:
         tail = self.command.log_tail()
@@ -308,8 +304,8 @@ class Watcher:
         return self.collection.settled_steps(rank.step_times(), offset)
 
     def _step_ms(self) -> tuple[float | None, float | None]:
-        """Return the best and the last mean step of the lowest rank, in ms."""
-        for rank in self.job.ranks.values():
+        """Return the best and the last mean step of the lowest rank that has some, in ms."""
+        for rank in sorted(self.job.ranks.values(), key=lambda one: one.rank):
             steps = self._steps_of(rank)
             if steps is not None and len(steps.duration_ns) >= 2:
                 return rules.best_and_last_ms(steps.duration_ns[1:])
@@ -323,10 +319,11 @@ class Watcher:
 
     def close(self) -> None:
         """End what is left, whatever happened, and take the folder away."""
-        if not self._is_handed_on:
-            self.team.close()
-        self.hardware.close()
-        self.collection.close()
-        self.command.end(grace_s=0.2)
-        self.job.close()
-        self.command.remove_folder()
+        with contextlib.ExitStack() as stack:  # the last is called first, and each is called
+            stack.callback(self.command.remove_folder)
+            stack.callback(self.job.close)
+            stack.callback(self.command.end, grace_s=0.2)
+            stack.callback(self.collection.close)
+            stack.callback(self.hardware.close)
+            if not self._is_handed_on:
+                stack.callback(self.team.close)

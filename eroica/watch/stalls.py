@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 _MIN_STALL_NS = 40_000_000  # shorter than the agent's look is nothing it could catch
 _MAX_SAMPLES = 150
+_MAX_KEPT = 40  # of a watch that goes on: stacks of days ago say nothing of what is slow now
 _MAX_PER_STEP = 3
 _MIN_GAP_S = 0.15
 
@@ -114,4 +115,4 @@ class StallWatch:
                     kept.append(
                         StallSample(step=steps.num_steps, elapsed_ns=elapsed_ns, stacks=stacks)
                     )
-                    del kept[:-_MAX_SAMPLES]
+                    del kept[: -(_MAX_SAMPLES if self.allowance is None else _MAX_KEPT)]

@@ -13,6 +13,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 _RANK_LEFT_S = 3.0
+_MAX_LOOKS = 300  # a silence of hours in which work is done is looked at each second
 
 
 class StuckWatch:
@@ -34,7 +35,7 @@ class StuckWatch:
         """Unix time of the last event, once stuck."""
         self._looks: dict[int, rules.Activity] | None = None
         self._stacks: dict[int, list[int]] = {}
-        """Of each look of this silence, by rank."""
+        """Of the last looks of this silence, by rank."""
         self._quiet_looks: dict[int, rules.Activity] = {}
         self._looked_at = 0.0
         self._progress_at = time.monotonic()
@@ -98,7 +99,9 @@ class StuckWatch:
         self._looks = self.job.activity(are_places_wanted=True)
         self._looked_at = now
         for rank, look in self._looks.items():
-            self._stacks.setdefault(rank, []).append(look.stack)
+            stacks = self._stacks.setdefault(rank, [])
+            stacks.append(look.stack)
+            del stacks[:-_MAX_LOOKS]
 
     def _note_progress(self, now: float) -> None:
         """Before anything is learned: remember when something last happened, without stacks."""

@@ -34,7 +34,11 @@ def stamp_path() -> Path:
 
 def start() -> "subprocess.Popen[bytes] | None":
     """Start the child, unless it has been done; None then, or where it cannot be started."""
-    if stamp_path().exists():
+    try:
+        if stamp_path().exists():
+            return None
+    except (OSError, RuntimeError) as error:  # this user has no home, or may not look into it
+        logger.debug("nothing is compiled beforehand: %s", error)
         return None
     code = "from eroica.watch.warm import compile_readers; compile_readers()"
     try:

@@ -4,6 +4,7 @@ The flag that names the address is the consent. Sending is beside the watch, wit
 the address itself may be a secret (chats put a key into it) and is never logged.
 """
 
+import http.client
 import json
 import logging
 import queue
@@ -116,6 +117,8 @@ def post(
                 return problem
         except (OSError, ValueError) as error:  # URLError is an OSError
             problem = type(error).__name__ + f": {getattr(error, 'reason', error)}"
+        except http.client.HTTPException as error:  # what it says may hold the address
+            problem = type(error).__name__
     return f"{problem}, {tries} times"
 
 
@@ -134,13 +137,21 @@ class Webhook:
     def _run(self) -> None:
         while (incident := self._waiting.get()) is not None:
             try:
-                problem = post(self._url, json.dumps(summary(incident)).encode())
+                body = json.dumps(summary(incident)).encode()
             except Exception as error:  # an incident that cannot be told must not end the telling
                 logger.exception("telling %s", incident.id)
-                problem = repr(error)
+                body, problem = b"", repr(error)
+            if body:
+                problem = self._post(body)
             if problem is not None:
                 host = urllib.parse.urlsplit(self._url).hostname
                 self._note(f"--webhook: {incident.id} did not reach {host}: {problem}")
+
+    def _post(self, body: bytes) -> str | None:
+        try:
+            return post(self._url, body)
+        except Exception as error:  # its text may hold the address
+            return type(error).__name__
 
     def close(self) -> None:
         """Wait for what is still to be sent, at most as long as its tries may take."""
