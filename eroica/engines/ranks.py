@@ -152,11 +152,13 @@ def _hardware_of(
     """Return the samples of the timeline's rank, else of its host; a bad file is a warning."""
     if not paths:
         return None, []
+    from eroica.read import names
     from eroica.read.hardware import read_hardware
 
     of_host: HardwareSamples | None = None
     warnings: list[Warning] = []
-    for path in paths:
+    # The one that is named like the rank comes first: a thousand ranks have a thousand files.
+    for path in sorted(paths, key=lambda path: names.rank_of(path) != timeline.rank):
         try:
             samples = read_hardware(path)
         except EroicaError as error:
