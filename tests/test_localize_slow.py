@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from eroica.localize import localize_slow
 from tests.make_patterns import make_patterns
@@ -378,12 +379,17 @@ def test_buckets_of_the_backward_pass_are_not_the_users_collectives(program):
     assert not verdict.causes
 
 
-def test_gradients_exchanged_for_every_micro_batch(program):
+@pytest.mark.parametrize("dtype", ["Float", "BFloat16", "Double"])
+def test_gradients_exchanged_for_every_micro_batch(program, dtype):
     back = "main:next accumulate:micro backward engine"
     rows = [(190, 60, back), (10, 10, "main:step optimizer")]
     calls = [("all_reduce", back, 1_000)] * 8
     ddp = setting(program, "ddp", {"num_parameters": 1_000}, "main:ddp")
-    cause = first(program, *with_flight(program, calls, rows, settings=(ddp,)))
+    ranks = with_flight(program, calls, rows, settings=(ddp,))
+    for one in ranks:
+        entries = [structs.replace(e, input_dtypes=(dtype,)) for e in one["flight"].entries]
+        one["flight"] = structs.replace(one["flight"], entries=tuple(entries))
+    cause = first(program, *ranks)
     assert cause.category == "redundant_gradient_sync"
     assert cause.share == pytest.approx(0.65 * 7 / 8, abs=0.01)
 

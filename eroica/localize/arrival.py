@@ -29,8 +29,6 @@ class ArrivalTable:
     window_ns: float
     culprits: dict[int, tuple[str, ...]]
     """Rank to the function id it spent the time before each collective in; empty where unknown."""
-    mismatched: tuple[str, ...] = ()
-    """Collectives that not all ranks of their group show."""
 
     @property
     def last_C(self) -> "NDArray[np.int64]":
@@ -95,7 +93,6 @@ def arrival_table(patterns: Sequence[RankPatterns]) -> ArrivalTable | None:
         shared &= seen_C == len(given)
         if not shared.any():
             return None
-    complete = seen_C == seen_C.max()
     late = np.nanmax(spent[shared], axis=1, keepdims=True) - spent[shared]
     kept = [k for k, yes in zip(keys, shared, strict=True) if yes]
     where = np.flatnonzero(shared)
@@ -105,7 +102,6 @@ def arrival_table(patterns: Sequence[RankPatterns]) -> ArrivalTable | None:
         late_ns_CR=late,
         window_ns=float(np.median([p.window_ns for p in given])) or 1.0,
         culprits={r: tuple(c[i] for i in where) for r, c in culprits.items()},
-        mismatched=tuple(k for k, yes in zip(keys, complete, strict=True) if not yes)[:20],
     )
 
 

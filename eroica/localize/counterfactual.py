@@ -6,12 +6,13 @@ last ``max over the others``, so the share of S is ``min over S of W - max over 
 a cure is certain to win, before the next slowest rank takes over.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 Float64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
 CLOSE = 0.2  # a rank within this part of the spread of the slowest one is slow as well
 
 
@@ -26,11 +27,16 @@ class Slowest:
     """Against the median of the others."""
 
 
-def slowest(work_R: Float64) -> Slowest | None:
+def slowest(work_R: Float64, seen_R: Bool | None = None) -> Slowest | None:
     """Return the minority of ranks that works longest; None where no minority stands out.
 
-    Worked example: W = (0.40, 0.38, 1.00, 0.41) gives rank 2, share 0.59, excess 0.60.
+    Worked example: W = (0.40, 0.38, 1.00, 0.41) gives rank 2, share 0.59, excess 0.60. With
+    ``seen_R`` only those ranks are compared: of the others nobody knows how long they work.
     """
+    if seen_R is not None:
+        at = np.flatnonzero(seen_R)
+        found = slowest(work_R[at])
+        return found and replace(found, positions=tuple(int(at[p]) for p in found.positions))
     count = len(work_R)
     if count < 2:
         return None

@@ -70,12 +70,20 @@ def rank_drafts(drafts: Sequence[Draft], parameters: Parameters) -> list[Draft]:
             if other is not draft and _covers(other, draft)
         }
         same = next((k for k in kept if _is_same(k, draft)), None)
-        if same is not None:
-            same.why += [w for w in draft.why if w not in same.why]
-            same.findings += draft.findings
+        if same is not None and same.rule == "baseline":
+            # What became slower there is known; what it is, the other rule says better.
+            _join(draft, same)
+            kept[kept.index(same)] = draft
+        elif same is not None:
+            _join(same, draft)
         elif draft.rule not in explained:
             kept.append(draft)
     return kept[:MAX_CAUSES]
+
+
+def _join(kept: Draft, other: Draft) -> None:
+    kept.why += [w for w in other.why if w not in kept.why]
+    kept.findings += other.findings
 
 
 def _is_same(one: Draft, other: Draft) -> bool:

@@ -6,7 +6,7 @@ others (data, tensor, expert-data parallel) they are alike. Names decide which i
 group is known, all ranks are peers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,41 +23,15 @@ def is_stage_group(name: str, description: str = "") -> bool:
     return any(word in STAGE_NAMES or word.rstrip("0123456789") in STAGE_NAMES for word in words)
 
 
-def roles_of(
-    ranks: Sequence[int],
-    groups: Mapping[str, tuple[int, ...]],
-    descriptions: Mapping[str, str] | None = None,
-) -> NDArray[np.int32]:
+def roles_of_patterns(patterns: Sequence[RankPatterns]) -> NDArray[np.int32]:
     """Return one role number a rank: its place in the pipeline group it belongs to, 0 without one.
 
-    Worked example: groups ``pp_0 = (0, 2)`` and ``pp_1 = (1, 3)`` give ranks 0 and 1 role 0, ranks
-    2 and 3 role 1.
+    Groups are those that the ranks' traces name. Worked example: groups ``pp_0 = (0, 2)`` and
+    ``pp_1 = (1, 3)`` give ranks 0 and 1 role 0, ranks 2 and 3 role 1.
     """
-    told = descriptions or {}
-    place = {
-        rank: position
-        for name, members in groups.items()
-        if is_stage_group(name, told.get(name, ""))
-        for position, rank in enumerate(members)
-    }
-    return np.array([place.get(rank, 0) for rank in ranks], dtype=np.int32)
-
-
-def roles_of_patterns(patterns: Sequence[RankPatterns]) -> NDArray[np.int32]:
-    """Return the roles of ranks by the groups their traces name."""
-    groups: dict[str, tuple[int, ...]] = {}
+    place: dict[int, int] = {}
     for one in patterns:
         for name, members in one.groups.items():
-            if rank_in(one.rank, members):
-                groups.setdefault(f"{name}|{members[0]}", members)
-    place = {
-        rank: position
-        for key, members in groups.items()
-        if is_stage_group(key.split("|")[0])
-        for position, rank in enumerate(members)
-    }
+            if is_stage_group(name) and one.rank in members:
+                place[one.rank] = members.index(one.rank)
     return np.array([place.get(one.rank, 0) for one in patterns], dtype=np.int32)
-
-
-def rank_in(rank: int, members: tuple[int, ...]) -> bool:
-    return rank in members

@@ -38,6 +38,26 @@ class FunctionInfo:
         """All nodes of the body in source order, without those of nested functions and classes."""
         return tuple(_own_nodes(self.node))
 
+    @cached_property
+    def own_statements(self) -> tuple[ast.stmt, ...]:
+        return tuple(n for n in self.own_nodes if isinstance(n, ast.stmt))
+
+    @cached_property
+    def made_attributes(self) -> tuple[str, ...]:
+        """Attributes of ``self`` that the function assigns."""
+        targets = [
+            part
+            for node in self.own_nodes
+            for target in assigned_to(node)
+            for part in (target.elts if isinstance(target, ast.Tuple) else [target])
+        ]
+        return tuple(
+            t.attr
+            for t in targets
+            if isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name)
+            if t.value.id == "self"
+        )
+
     @property
     def parameters(self) -> tuple[str, ...]:
         if isinstance(self.node, ast.Module):
@@ -60,6 +80,13 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
         yield target.id, value
     elif isinstance(target, ast.Attribute):
         yield target.attr, value
+
+
+def assigned_to(node: ast.AST) -> list[ast.expr]:
+    """Return the targets of an assignment with a value, annotated or not; empty for the rest."""
+    if isinstance(node, ast.Assign):
+        return node.targets
+    return [node.target] if isinstance(node, ast.AnnAssign) and node.value is not None else []
 
 
 def _own_nodes(root: ast.AST) -> Iterator[ast.AST]:
@@ -129,10 +156,9 @@ class Module:
         """Names and attributes assigned in the module to the constructors called for them."""
         found: dict[str, set[str]] = {}
         for node in ast.walk(self.tree):
-            if not isinstance(node, ast.Assign):
-                continue
-            for target in node.targets:
-                for name, value in _pairs(target, node.value):
+            for target in assigned_to(node):
+                given = node.value  # type: ignore[attr-defined]
+                for name, value in _pairs(target, given):
                     made = {
                         inner.func.attr if isinstance(inner.func, ast.Attribute) else inner.func.id
                         for inner in ast.walk(value)

@@ -39,7 +39,7 @@ def bookkeeping(view: JobView) -> list[Draft]:
     spine = find_spine(view)
     if not spine.keys:
         return []
-    weights_F = np.median(view.work_FR, axis=1)
+    weights_F = view.work_FR.mean(axis=1)
     groups: dict[object, list[int]] = {}
     names = hook_names(view)
     for position, row in enumerate(view.rows):
@@ -65,7 +65,7 @@ def bookkeeping(view: JobView) -> list[Draft]:
         is_hook = isinstance(key, tuple) and key[0] == "hook"
         mask = np.zeros(len(view.rows), dtype=bool)
         mask[positions] = True
-        share = float(np.median(view.sum(mask, view.work_FR)))
+        share = float(np.median(view.sum_seen(mask, view.work_FR)))
         if share >= max(MIN_SHARE, view.parameters.common_share) and (
             is_hook or _model_forward(view, mask) < 0.5
         ):
@@ -139,7 +139,7 @@ def python_in_step(view: JobView) -> list[Draft]:
     spine = find_spine(view)
     if not view.rows or not spine.keys:
         return []
-    weights_F = np.median(view.work_FR, axis=1)
+    weights_F = view.work_FR.mean(axis=1)
     mask = np.array(
         [
             r.zone == "user"
@@ -150,7 +150,7 @@ def python_in_step(view: JobView) -> list[Draft]:
         ],
         dtype=bool,
     )
-    share = float(np.median(view.sum(mask, view.work_FR)))
+    share = float(np.median(view.sum_seen(mask, view.work_FR)))
     if share < PLAIN_SHARE:
         return []
     places = hottest(view, mask, weights_F)

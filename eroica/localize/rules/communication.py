@@ -58,7 +58,7 @@ def _stack_share(view: JobView, site: Site) -> float | None:
         ],
         dtype=bool,
     )
-    return mean_over(view.sum(mask))
+    return mean_over(view.sum_seen(mask))
 
 
 def _same(one: tuple[str | None, str], other: tuple[str | None, str]) -> bool:
@@ -175,7 +175,7 @@ def _of_stacks(view: JobView, seen: set[tuple[str | None, str]]) -> list[Draft]:
                 ],
                 dtype=bool,
             )
-            share = mean_over(view.sum(mask))
+            share = mean_over(view.sum_seen(mask))
             if share < view.parameters.common_share:
                 continue
             places = hottest(view, mask, view.share_FR.mean(axis=1))

@@ -7,10 +7,12 @@ import numpy as np
 
 from eroica import units
 from eroica.localize.rules.draft import Draft, hottest, mean_over, pattern_finding, percent, where
+from eroica.localize.rules.host import run_ns
 from eroica.localize.rules.view import Bool, JobView
 from eroica.records import Finding, Place
 
 MIN_COMPILES = 3  # the first, one more for dynamic shapes; the third is one too many
+FEW = 0.3  # of the most compiling rank's time: less is not compiling again
 SEEN = 0.05  # of the time in compilation, by stacks: what the counter says is confirmed
 
 
@@ -21,10 +23,17 @@ def recompilation(view: JobView) -> list[Draft]:
     few compilations, all in the first steps; that is start-up.
     """
     mask = np.array([r.zone == "compile" for r in view.rows], dtype=bool)
-    seen = mean_over(view.sum(mask))
-    recompiles = [s.value for s in view.values("compile.recompiles") if isinstance(s.value, dict)]
-    count, seconds, functions = _counted(recompiles)
-    told = _share_of_time(view, seconds)
+    recompiles = {
+        rank: s.value
+        for rank in view.ranks
+        for s in view.values("compile.recompiles", rank)
+        if isinstance(s.value, dict)
+    }
+    guilty = _guilty(view, mask, recompiles)
+    share_R = view.sum(mask)[[r in guilty for r in view.ranks]]
+    seen = mean_over(share_R) if view.rows else 0.0
+    count, seconds, functions = _counted(list(recompiles.values()))
+    told = _share_of_time(view, seconds, functions)
     share = max(seen, told or 0.0) if view.source != "profiler" else max(seen, 0.0)
     if share < view.parameters.common_share:
         return []
@@ -51,7 +60,7 @@ def recompilation(view: JobView) -> list[Draft]:
         Draft(
             rule="recompilation",
             category="recompilation",
-            ranks="all",
+            ranks="all" if len(guilty) == view.num_ranks else tuple(sorted(guilty)),
             places=places,
             share=share,
             confidence=0.95 if count >= MIN_COMPILES and seen >= SEEN else 0.85,
@@ -65,9 +74,20 @@ def recompilation(view: JobView) -> list[Draft]:
             advice="Mark the changing dimension dynamic, pad to a few sizes, or pass numbers that "
             "change every step as tensors.",
             findings=findings,
+            victims=tuple(r for r in view.ranks if r not in guilty),
             claims=share,
         )
     ]
+
+
+def _guilty(view: JobView, mask: Bool, recompiles: dict[int, dict[str, Any]]) -> set[int]:
+    """Ranks that compile again: by count where it is told, else by stacks; all if most do."""
+    counts = {rank: _counted([value])[0] for rank, value in recompiles.items()}
+    again = {rank for rank, count in counts.items() if count >= MIN_COMPILES}
+    if not again:
+        share_R = view.sum(mask)
+        again = set(view.ranks_where(share_R > FEW * max(float(share_R.max(initial=0.0)), 1e-9)))
+    return again if 0 < len(again) * 2 <= view.num_ranks else set(view.ranks)
 
 
 def _counted(found: list[dict[str, Any]]) -> tuple[float, float, list[dict[str, Any]]]:
@@ -82,9 +102,11 @@ def _counted(found: list[dict[str, Any]]) -> tuple[float, float, list[dict[str, 
     return best
 
 
-def _share_of_time(view: JobView, seconds: float) -> float | None:
-    """Compile time beyond the first compilation over the time the steps took."""
-    total = max((sum(s.duration_ns) for s in view.steps.values()), default=0)
+def _share_of_time(view: JobView, seconds: float, functions: list[dict[str, Any]]) -> float | None:
+    """Compile time beyond each function's first compilation over the time of all steps so far."""
+    total = max((run_ns(s) for s in view.steps.values()), default=0.0)
+    if functions and all(f.get("seconds") and f.get("count") for f in functions):
+        seconds = sum(float(f["seconds"]) * (1 - 1 / float(f["count"])) for f in functions)
     return min(1.0, seconds * 1e9 / total) if total and seconds else None
 
 

@@ -42,11 +42,17 @@ def _starved(view: JobView) -> Iterator[Draft]:
         for rank, one in view.by_rank.items()
         if (use := one.counters.get("training_thread.wait")) is not None
     }
+    by_host: dict[str, list[int]] = {}
+    for rank in wait:
+        by_host.setdefault(view.by_rank[rank].host, []).append(rank)
     for host in view.evidence.hosts if view.evidence else ():
-        members = [rank for rank in wait if view.by_rank[rank].host == host.host]
+        members = by_host.get(host.host, [])
+        if not members:
+            continue
         queued = sum(wait[rank] for rank in members)
         thief = _thief(host, [view.by_rank[rank] for rank in members], queued)
-        peers = [wait[rank] for rank in wait if rank not in members]
+        mine = set(members)
+        peers = [value for rank, value in wait.items() if rank not in mine]
         if thief is None and (thief := _on_few_cores(host)) is not None:
             peers = list(wait.values())  # most ranks of the host have cores enough
         if thief is None:

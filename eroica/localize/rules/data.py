@@ -40,10 +40,10 @@ def _inline(view: JobView) -> Draft | None:
     mask = np.array(
         [r.zone == "loader" and bool(r.project) and _inside_loader(r) for r in view.rows], bool
     )
-    share = float(np.median(view.sum(mask)))
+    share = float(np.median(view.sum_seen(mask)))
     if share < USER_SHARE:
         return None
-    places = hottest(view, mask, np.median(view.share_FR, axis=1))
+    places = hottest(view, mask, view.share_FR.mean(axis=1))
     place = where(places[0] if places else None, view)
     text = f"all ranks make their data in the training process, at {place}"
     busy = float(np.nanmedian(view.sum(mask, view.busy_FR))) if view.source == "samples" else np.nan
@@ -83,7 +83,7 @@ def _waits(view: JobView) -> Draft | None:
     """Workers are slower than training."""
     told = _data_share(view)
     mask = np.array([r.zone in ("loader_wait",) for r in view.rows], dtype=bool)
-    seen = float(np.median(view.sum(mask))) if len(view.rows) else 0.0
+    seen = float(np.median(view.sum_seen(mask))) if len(view.rows) else 0.0
     workers = [s for s in _loaders(view) if int(s.value.get("num_workers") or 0) > 0]
     share = seen if view.rows else (told or 0.0)
     if share < WAIT_SHARE or (not workers and not mask.any()):
@@ -134,10 +134,10 @@ def _restarts(view: JobView) -> Draft | None:
     if not loaders:
         return None
     mask = np.array([r.zone == "loader_start" for r in view.rows], dtype=bool)
-    seen = float(np.median(view.sum(mask))) if len(view.rows) else 0.0
+    seen = float(np.median(view.sum_seen(mask))) if len(view.rows) else 0.0
     spikes = _spikes(view)
     waits = np.array([r.zone in ("loader_wait", "loader_start") for r in view.rows], dtype=bool)
-    waiting = float(np.median(view.sum(waits))) if len(view.rows) else 0.0
+    waiting = float(np.median(view.sum_seen(waits))) if len(view.rows) else 0.0
     share = max(seen, min(spikes, max(waiting, seen)) if view.rows else spikes)
     if share < START_SHARE:
         return None
@@ -202,7 +202,7 @@ def _custom(view: JobView) -> Draft | None:
         ],
         dtype=bool,
     )
-    share = float(np.median(view.sum(queue)))
+    share = float(np.median(view.sum_seen(queue)))
     if share >= WAIT_SHARE:
         places = hottest(view, queue, view.share_FR.mean(axis=1))
         place = where(places[0], view)
@@ -229,10 +229,10 @@ def _custom(view: JobView) -> Draft | None:
         dtype=bool,
     )
     busy = np.where(np.isnan(view.busy_FR), view.share_FR, view.busy_FR)
-    share = float(np.median(view.sum(mask, np.minimum(busy * 1.15, view.share_FR))))
+    share = float(np.median(view.sum_seen(mask, np.minimum(busy * 1.15, view.share_FR))))
     if share < CUSTOM_SHARE:
         return None
-    places = hottest(view, mask, np.median(view.share_FR, axis=1))
+    places = hottest(view, mask, view.share_FR.mean(axis=1))
     place = where(places[0] if places else None, view)
     draft = _draft(
         view,

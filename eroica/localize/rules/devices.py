@@ -76,12 +76,14 @@ def _broken_hosts(machine: Machine) -> list[Draft]:
 
     The ranks there that hold the others are meant, or all of them.
     """
-    drafts, view = [], machine.view
-    for host in dict.fromkeys(h for h in view.hosts.values() if h):
-        ranks = tuple(r for r in view.ranks if view.hosts.get(r) == host)
-        events = view.evidence.log_events if view.evidence is not None else ()
-        mine = [e for e in events if e.rank is None and e.host == host]
-        signs = [sign for e in mine if (sign := _broken_sign(ranks[0], e)) is not None]
+    drafts = []
+    by_host: dict[str, list[int]] = {}
+    for rank in machine.view.ranks:
+        by_host.setdefault(machine.view.hosts.get(rank, ""), []).append(rank)
+    for host, members in by_host.items():
+        ranks = tuple(members)
+        events = machine.host_events(host) if host else []
+        signs = [sign for e in events if (sign := _broken_sign(ranks[0], e)) is not None]
         if len(ranks) > 1 and signs:
             held = tuple(r for r in ranks if machine.held((r,)) > 0)
             drafts.append(_device_draft(machine, "gpu_fault", held or ranks, signs, is_fault=True))

@@ -71,8 +71,12 @@ def hottest(
     of the weight, at its hottest line.
 
     With ``entry`` (a function, its line ignored) that function stands in for the innermost one:
-    the whole of the work below it is the matter, not its busiest leaf.
+    the whole of the work below it is the matter, not its busiest leaf. Where the weights are 0
+    everywhere (stacks that differ in a line from rank to rank have a median of 0) the mean share
+    stands for them.
     """
+    if view.num_ranks and mask.any() and not (weights_F[mask] > 0).any():
+        weights_F = view.share_FR.mean(axis=1)
     totals: dict[tuple[str | None, str], float] = {}
     chains: dict[tuple[str | None, str], dict[tuple[Place, ...], float]] = {}
     for position in np.flatnonzero(mask & (weights_F > 0)):
@@ -122,11 +126,11 @@ def pattern_finding(
     mine = share_R[inside] if inside.any() else share_R
     rest = share_R[~inside] if inside.any() and (~inside).any() else None
     details = {"share_by_rank": {str(r): round(float(s), 4) for r, s in _some(view, share_R)}}
-    rows = [view.rows[i] for i in np.flatnonzero(mask)]
+    positions = np.flatnonzero(mask)
     function = None
-    if rows:
-        top = max(rows, key=lambda row: float(share_R_of(view, row).max()))
-        function = function_of(top)
+    if len(positions):
+        largest = view.share_FR[positions].max(axis=1, initial=0.0)
+        function = function_of(view.rows[int(positions[largest.argmax()])])
     return Finding(
         id="",
         kind=kind,
@@ -138,11 +142,6 @@ def pattern_finding(
         text=text,
         details=details,
     )
-
-
-def share_R_of(view: JobView, row: Row) -> Float64:
-    position = next(i for i, r in enumerate(view.rows) if r is row)
-    return np.asarray(view.share_FR[position])
 
 
 def function_of(row: Row) -> Function:

@@ -42,6 +42,8 @@ class Site:
     via_framework: bool
     count: int = 0
     num_bytes: list[int] = field(default_factory=list)
+    num_elements: int = 0
+    """Of all calls together."""
     gap_ns: float = 0.0
     """Time between two calls of this site without another between them."""
     ops: set[str] = field(default_factory=set)
@@ -74,6 +76,11 @@ def entry_bytes(entry: CollectiveEntry) -> int:
         dtype = dtypes[position] if position < len(dtypes) else "float"
         total += math.prod(size) * DTYPE_BYTES.get(dtype.lower().removeprefix("torch."), 4)
     return total
+
+
+def entry_elements(entry: CollectiveEntry) -> int:
+    """Return how many numbers one entry carries, whatever their type."""
+    return sum(math.prod(size) for size in entry.input_sizes or entry.output_sizes)
 
 
 def pace_of(view: JobView, rank: int) -> Pace | None:
@@ -152,6 +159,7 @@ def _sites(view: JobView, entries: Sequence[CollectiveEntry]) -> list[Site]:
         site.count += 1
         site.ops.add(entry.op)
         site.num_bytes.append(size)
+        site.num_elements += entry_elements(entry)
         site.sizes[size] = site.sizes.get(size, 0) + 1
         created = entry.created_ns or 0
         site.created_ns.append(created)
@@ -226,7 +234,9 @@ def held_by_rank(view: JobView) -> dict[int, float]:
         steps = view.steps.get(rank)
         begin = steps.start_ns[0] if steps is not None else 0
         for entry in entries:
-            if entry.sequence is not None and (entry.created_ns or 0) >= max(begin, 1):
+            if entry.is_p2p or entry.sequence is None:
+                continue  # a send has the number of the collective before it
+            if (entry.created_ns or 0) >= max(begin, 1):
                 key = (entry.group, entry.sequence)
                 issued.setdefault(key, {})[rank] = entry.created_ns or 0
     complete = [times for times in issued.values() if len(times) == len(view.flights)]

@@ -38,7 +38,7 @@ def growth(view: JobView) -> list[Draft]:
     places = hottest(view, mask, view.share_FR.mean(axis=1)) if mask.any() else ()
     if not places and last < WITHOUT_PLACE * first:
         return []
-    held = mean_over(view.sum(mask))
+    held = mean_over(view.sum_seen(mask))
     if mask.any() and held < view.parameters.common_share:
         return []
     at = where(places[0] if places else None, view)
@@ -87,7 +87,7 @@ def step_trend(view: JobView) -> tuple[float, float, float] | None:
         durations = np.asarray(steps.duration_ns, dtype=np.float64)
         durations = durations[warm_up(durations) :]
         if len(durations) < MIN_STEPS:
-            return None
+            continue  # it joined late, say; the others tell
         blocks.append(np.array([np.median(part) for part in np.array_split(durations, 10)]))
     if not blocks:
         return None
@@ -96,7 +96,7 @@ def step_trend(view: JobView) -> tuple[float, float, float] | None:
     correlation = float(np.corrcoef(order, np.arange(len(order)))[0, 1])
     first, last = float(level[:2].mean()), float(level[-2:].mean())
     one_jump = float(np.diff(level).max()) > ONE_JUMP * (last - first)
-    rises = last >= GROWTH * first and not one_jump
+    rises = last >= GROWTH * first > 0 and not one_jump
     return (first, last, correlation) if rises and correlation >= CORRELATION else None
 
 

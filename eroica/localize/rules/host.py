@@ -23,7 +23,7 @@ from eroica.localize.rules.phase import (
 )
 from eroica.localize.rules.view import Bool, JobView
 from eroica.localize.source_flow import loops
-from eroica.records import Finding, Place
+from eroica.records import Finding, Place, StepTimes
 
 MIN_COLLECTING = 0.02  # of a rank's own time in collection
 GUILTY = 0.25  # of the share of the rank that collects most
@@ -45,7 +45,7 @@ def garbage_collection(view: JobView) -> list[Draft]:
     told_R = np.array([_pause_share(view, r, pauses.get(r)) for r in view.ranks])
     share_R = np.maximum(seen_R, told_R)
     mean, total = mean_over(share_R), float(share_R.sum())
-    waiting = mean_over(view.sum(np.ones(len(view.rows), bool), view.wait_FR))
+    waiting = mean_over(view.sum_seen(np.ones(len(view.rows), bool), view.wait_FR))
     share = min(1.0, max(mean, min(total, mean + waiting)))
     if mean < MIN_COLLECTING or share < view.parameters.common_share:
         return []
@@ -98,7 +98,7 @@ def _allocating(view: JobView) -> tuple[Place, ...]:
     calls = [s for s in view.values("gc.call") if s.places and isinstance(s.value, dict)]
     chosen = next((s.places[:1] for s in calls if s.value.get("call") == "set_threshold"), ())
     mask = np.array([r.zone == "user" and bool(r.project) for r in view.rows], dtype=bool)
-    busiest = hottest(view, mask, np.median(view.work_FR, axis=1)) if mask.any() else ()
+    busiest = hottest(view, mask, view.work_FR.mean(axis=1)) if mask.any() else ()
     if chosen or busiest:
         return (*chosen, *(p for p in busiest if p not in chosen))
     spine = find_spine(view)
@@ -110,14 +110,22 @@ def _pause_share(view: JobView, rank: int, value: object) -> float:
     steps = view.steps.get(rank)
     if not isinstance(value, dict) or steps is None:
         return 0.0
-    kept = max(len(steps.duration_ns), 1)  # the pauses are of all steps so far
-    total = float(sum(steps.duration_ns)) * (steps.first_step + kept) / kept
+    total = run_ns(steps)
     # total_ns also holds what importing and building the model cost, so of the automatic pauses
     # only those since the first step count.
     is_regular = float(value.get("steps_count") or 0) >= REGULAR_PAUSES
     automatic = float(value.get("steps_ns") or 0) if is_regular else 0.0
     paused = max(float(value.get("explicit_ns") or 0), automatic)
     return min(1.0, paused / total) if total else 0.0
+
+
+def run_ns(steps: StepTimes) -> float:
+    """What all steps so far took, at the pace of those the ring still holds.
+
+    The hook counts pauses and saves from the start, the ring forgets.
+    """
+    kept = max(len(steps.duration_ns), 1)
+    return float(sum(steps.duration_ns)) * (steps.first_step + kept) / kept
 
 
 def checkpoints(view: JobView) -> list[Draft]:
@@ -127,7 +135,7 @@ def checkpoints(view: JobView) -> list[Draft]:
         for setting in view.values("checkpoint.saves", rank):
             steps, value = view.steps.get(rank), setting.value
             if steps is not None and isinstance(value, dict) and float(value.get("count") or 0) > 1:
-                total = float(sum(steps.duration_ns))
+                total = max(run_ns(steps), 1.0)
                 told_R[column] = min(1.0, float(value.get("total_ns") or 0) / total)
     mask = _mask(view, "checkpoint")
     share_R = np.maximum(told_R, view.sum(mask))

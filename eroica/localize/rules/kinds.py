@@ -1,6 +1,5 @@
 """What kind of slowness the excess of a slow rank is: sending, loading, writing, computing."""
 
-import ast
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +13,7 @@ from eroica.localize.rules.phase import (
 )
 from eroica.localize.rules.view import Bool, JobView, Row
 from eroica.localize.rules.zones import frame_zone
+from eroica.localize.source_calls import calls, collective_kind
 from eroica.records import Action, Place
 
 EXCLUSIVE = 0.2  # of a rank's time in an activity: peers with less do not do it
@@ -24,6 +24,9 @@ EVEN_RATE = 0.97
 MIN_FUNCTIONS = 4  # fewer cannot tell a slow device from more work
 MORE_CALLS = 1.2  # executions a step over the peers': more work, not slower work
 LARGE_PART = 0.02  # of the time, before a function's rate counts
+SENDING = ("collective", "point_to_point")
+MEETING = ("barrier", "monitored_barrier", "wait_for_everyone", "new_group")
+"""Collectives that carry nothing: time in them is waiting, not the wire."""
 
 
 @dataclass(frozen=True)
@@ -160,34 +163,10 @@ def _is_sending(view: JobView, group: Group, top: Row, columns: list[int]) -> bo
 
 
 def _issues_collective(view: JobView, place: Place) -> bool:
-    """Whether the function's own body calls torch.distributed, by the module's imports."""
+    """Whether the function's own body exchanges tensors, by the module's imports."""
     info = view.project.enclosing(place.file, place.line)
     if info is None or info.is_module:
         return False
-    for node in info.own_nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            name = node.func.attr
-            if name in (
-                "all_reduce",
-                "reduce_scatter_tensor",
-                "all_gather",
-                "broadcast",
-                "reduce",
-                "all_gather_into_tensor",
-                "reduce_scatter",
-                "all_to_all_single",
-                "all_to_all",
-                "isend",
-                "irecv",
-                "send",
-                "recv",
-            ):
-                return not _trains(info)
-    return False
-
-
-def _trains(info: "object") -> bool:
-    return any(
-        isinstance(n, ast.Attribute) and n.attr == "backward"
-        for n in info.own_nodes  # type: ignore[attr-defined]
-    )
+    known = [collective_kind(call, info.module) for call in calls(info)]
+    sends = any(k and k[1] in SENDING and k[0] not in MEETING for k in known)
+    return sends and not any(k and k[1] == "backward" for k in known)

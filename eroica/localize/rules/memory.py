@@ -23,7 +23,9 @@ def memory_pressure(view: JobView) -> list[Draft]:
     signs = [sign for rank in view.ranks for sign in _memory_signs(machine, rank)]
     if not signs:
         return []
-    stalled = {r: max((s.share for s in signs if s.rank == r), default=0.0) for r in view.ranks}
+    stalled = dict.fromkeys(view.ranks, 0.0)
+    for sign in signs:
+        stalled[sign.rank] = max(stalled[sign.rank], sign.share)
     top = max(stalled.values())
     ranks = tuple(r for r in sorted({s.rank for s in signs}) if stalled[r] >= 0.5 * top)
     others = [share for rank, share in stalled.items() if rank not in ranks]

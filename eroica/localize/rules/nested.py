@@ -33,10 +33,10 @@ def nested_loops(view: JobView) -> list[Draft]:
     for positions in groups.values():
         mask = np.zeros(len(view.rows), dtype=bool)
         mask[positions] = True
-        share = float(np.median(view.sum(mask, view.work_FR)))
+        share = float(np.median(view.sum_seen(mask, view.work_FR)))
         if share < view.parameters.common_share:
             continue
-        places = hottest(view, mask, np.median(view.work_FR, axis=1))
+        places = hottest(view, mask, view.work_FR.mean(axis=1))
         text = f"{percent(share)} of the step goes over elements one by one at "
         text += where(places[0], view)
         drafts.append(

@@ -6,8 +6,8 @@ leaves it after is bookkeeping; the model, the engine, the optimizer and the loa
 """
 
 import ast
+import re
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -23,11 +23,19 @@ INPUT_WORDS = (
 )
 LOG_WORDS = (
     *("log", "metric", "monitor", "hist", "dump", "debug", "report", "track", "summar", "print"),
-    *("write", "record", "stat", "note", "trace", "plot", "tensorboard", "wandb", "publish"),
-    *("snapshot_text", "emit", "progress", "audit"),
+    *("write", "record", "stats", "statis", "stat_", "note", "trace", "plot", "tensorboard"),
+    *("wandb", "publish", "snapshot_text", "emit", "progress", "audit"),
 )
 EVAL_WORDS = ("eval", "valid", "test", "infer", "generate", "predict", "score", "export", "sync")
 SAVE_WORDS = ("save", "checkpoint", "ckpt", "snapshot", "state_dict", "persist")
+_OTHER_WORDS = re.compile(
+    r"logits?|log_?(?:softmax|prob|likelihood|sum|det|sigmoid|odds|space|normal)|(?:cata|dia|ana)log"
+    r"|(?:sym|geo|para|volu|iso|bio)metric|(?:finger|foot|blue)print"
+    r"|latest|fast(?:est)?|great|retrieval|medieval|async|invalid|underscore|conference"
+    r"|thread|spread|already|upload|sparse|feed_?(?:forward|back)|transformer|encoder|decoder"
+    r"|batch_?norm|(?:up|down)_?sampl\w*|notebook|denote|emitter|subtract|rewrite"
+)
+"""What holds one of the words above and means something else: ``logits`` are no log."""
 
 
 @dataclass(frozen=True)
@@ -92,14 +100,8 @@ def departure(row: Row, spine: Spine) -> tuple[Place | None, Place | None]:
     """Return (entry, caller): the outermost project function off the spine, and where on the
     spine it was called. (None, place) is work in the spine's own body."""
     on_spine = set(spine.keys)
-    entry: Place | None = None
-    for place in reversed(row.project):
-        if key_of(place) in on_spine and entry is None:
-            caller = place
-        elif entry is None:
-            entry = place
-    found = [p for p in row.project if key_of(p) in on_spine]
-    caller = found[0] if found else None  # type: ignore[assignment]
+    entry = next((p for p in reversed(row.project) if key_of(p) not in on_spine), None)
+    caller = next((p for p in row.project if key_of(p) in on_spine), None)
     return entry, caller
 
 
@@ -121,9 +123,9 @@ def is_input(view: JobView, row: Row, spine: Spine, *, by_zone: bool = True) -> 
                 return feeds
             return caller.line < forward
     if entry is not None:
-        if any(w in entry.name.lower() for w in LOG_WORDS + EVAL_WORDS + SAVE_WORDS):
+        if says(entry.name, LOG_WORDS + EVAL_WORDS + SAVE_WORDS):
             return False
-        if any(w in entry.name.lower() for w in INPUT_WORDS):
+        if says(entry.name, INPUT_WORDS):
             return True
     return None
 
@@ -139,13 +141,10 @@ def _feeds_training(view: JobView, caller: Place) -> bool | None:
     return None
 
 
-@lru_cache(maxsize=4096)
 def statement_at(info: FunctionInfo, line: int | None) -> ast.stmt | None:
     """Return the innermost statement that begins at or spans the line."""
     best: ast.stmt | None = None
-    for node in info.own_nodes:
-        if not isinstance(node, ast.stmt) or line is None:
-            continue
+    for node in info.own_statements if line is not None else ():
         end = node.end_lineno or node.lineno
         if isinstance(node, ast.For | ast.While | ast.If | ast.With):
             end = node.body[0].lineno - 1 if node.body[0].lineno > node.lineno else node.lineno
@@ -156,4 +155,10 @@ def statement_at(info: FunctionInfo, line: int | None) -> ast.stmt | None:
 
 def has_word(view: JobView, row: Row, words: tuple[str, ...]) -> bool:
     """Whether the row's project functions (not the spine's) or their classes carry such a word."""
-    return any(w in place.name.lower() for place in row.project[:3] for w in words)
+    return any(says(place.name, words) for place in row.project[:3])
+
+
+def says(name: str, words: tuple[str, ...]) -> bool:
+    """Whether a function's name carries one of the words, as itself or within a longer one."""
+    rest = _OTHER_WORDS.sub(" ", name.lower())
+    return any(word in rest for word in words)

@@ -69,16 +69,20 @@ def _off(
 ) -> tuple[str, float] | None:
     for name, use in mine.items():
         port, _, what = name.rpartition(".")
+        if what != "link_bits_per_s":
+            continue
         peers = [one[name] for one in others if name in one]
-        if what == "link_bits_per_s" and peers:
+        if peers:
             usual = float(np.median([one.mean for one in peers]))
             if use.mean < LOWER_LINK * usual:
                 text = f"{port} runs at {use.mean / 1e9:.0f} Gb/s, elsewhere at {usual / 1e9:.0f}"
                 return text, 1 - use.mean / usual
     for name, use in mine.items():
         port, _, what = name.rpartition(".")
+        if what not in _ERRORS or not use.increase:
+            continue
         peers = [one[name] for one in others if name in one]
-        if what in _ERRORS and use.increase and peers and not any(p.increase for p in peers):
+        if peers and not any(p.increase for p in peers):
             return f"{port} counts {use.increase:.0f} {what.replace('_', ' ')}, elsewhere none", 0.0
     return None
 
@@ -87,8 +91,9 @@ def _cost(view: JobView, fault: PortFault) -> float:
     if not view.rows:
         return 0.0
     if fault.lacks:
-        return fault.lacks * float(view.zone_share(*COLLECTIVE_ZONES).min())
-    found = slowest(view.sum(np.ones(len(view.rows), dtype=bool), view.work_FR))
+        waits = np.array([row.zone in COLLECTIVE_ZONES for row in view.rows], dtype=bool)
+        return fault.lacks * float(view.sum_seen(waits).min())
+    found = slowest(view.sum(np.ones(len(view.rows), dtype=bool), view.work_FR), view.seen_R)
     if found is None or found.excess < MIN_EXCESS:
         return 0.0
     late = {view.ranks[position] for position in found.positions}

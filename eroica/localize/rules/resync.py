@@ -1,6 +1,6 @@
 """Gradients that go over the wire more than once for one optimizer step.
 
-Evidence is the Flight Recorder: bytes and sizes of the exchange in backward, a step, against the
+Evidence is the Flight Recorder: numbers and sizes of the exchange in backward, a step, against the
 parameters of the job's models. Counter-evidence: an optimizer step after each backward pass in
 the source (two models trained in turn), and sharded models, which gather parameters there.
 """
@@ -37,12 +37,12 @@ def _repeated_sync(view: JobView, sites: list[Site]) -> Draft | None:
     if times < MIN_TIMES or (site.chain and _steps_each_time(view, site.chain[0])):
         return None
     waiting = mean_over(
-        view.sum(view.zones.get("backward", np.zeros(len(view.rows), bool)), view.wait_FR)
+        view.sum_seen(view.zones.get("backward", np.zeros(len(view.rows), bool)), view.wait_FR)
     )
     if not view.rows:
         waiting = site.share
     elif np.isnan(view.busy_FR).all():
-        waiting = mean_over(view.zone_share("backward", "collective")) * 0.5
+        waiting = _engine_share(view) * 0.5
     gain = waiting * (1 - 1 / times)
     if gain < view.parameters.common_share:
         return None
@@ -65,6 +65,11 @@ def _repeated_sync(view: JobView, sites: list[Site]) -> Draft | None:
         findings=[rate_finding(site, f"gradients exchanged {times:.1f} times a step")],
         claims=gain,
     )
+
+
+def _engine_share(view: JobView) -> float:
+    rows = [row.zone in ("backward", "collective") for row in view.rows]
+    return mean_over(view.sum_seen(np.array(rows, dtype=bool)))
 
 
 def _parameters(view: JobView) -> float:
@@ -109,13 +114,13 @@ def _is_optimizer_step(call: ast.Call) -> bool:
 
 
 def _exchanges(view: JobView, site: Site) -> float:
-    """How often all gradients are exchanged a step: by bytes against the parameters, and by how
-    often each size comes, the smaller of both."""
+    """How often all gradients are exchanged a step: by numbers against the parameters (in whatever
+    type they travel), and by how often each size comes, the smaller of both."""
     parameters = _parameters(view)
     per_size = list(site.sizes.values())
     steps = site.count / site.per_step if site.per_step else 0.0
     by_size = min(per_size) / steps if steps and per_size else 0.0
     if not parameters or not steps:
         return by_size
-    by_bytes = sum(site.num_bytes) / steps / (4.0 * parameters)
-    return min(by_bytes, max(by_size, by_bytes / 1.5))
+    by_number = site.num_elements / steps / parameters
+    return min(by_number, max(by_size, by_number / 1.5))

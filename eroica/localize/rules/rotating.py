@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from eroica import units
 from eroica.localize.arrival import ArrivalTable, arrival_table
 from eroica.localize.rules.draft import Draft, hottest, mean_over, percent, step_text, where
-from eroica.localize.rules.view import JobView, warm_up
+from eroica.localize.rules.view import JobView, has_kernels, warm_up
 from eroica.localize.rules.zones import project_frames, zone_of
 from eroica.records import Finding, Function, Place
 
@@ -69,7 +69,7 @@ def rotating(view: JobView) -> list[Draft]:
     # The last of several ranks waited for a core longer than the mean of them did.
     share = float(gain_C.sum()) / late.span_ns - 2 * waiting
     if view.source == "profiler":  # what computing hides costs nothing
-        share = min(share, mean_over(view.sum(np.ones(len(view.rows), bool), view.wait_FR)))
+        share = min(share, mean_over(view.sum_seen(np.ones(len(view.rows), bool), view.wait_FR)))
     fixed = float(late.fixed_R.max()) * len(gain_C) / late.span_ns
     floor = view.parameters.common_share if _on_device(view) else HOST_SHARE
     if share < max(floor, fixed):
@@ -101,7 +101,7 @@ def _from_recorders(view: JobView) -> Lateness | None:
     issued: dict[tuple[str, int], dict[int, int]] = {}
     for rank in ranks:
         for entry in view.flights[rank]:
-            if entry.sequence is not None and entry.created_ns:
+            if not entry.is_p2p and entry.sequence is not None and entry.created_ns:
                 issued.setdefault((entry.group, entry.sequence), {})[rank] = entry.created_ns
     met = [[times[r] for r in ranks] for times in issued.values() if len(times) == len(ranks)]
     if not met:
@@ -138,7 +138,7 @@ def _waiting_for_cores(view: JobView) -> float | None:
 
 
 def _on_device(view: JobView) -> bool:
-    return any(f.kind == "kernel" for p in view.patterns[:1] for f in p.functions)
+    return has_kernels(view.patterns)
 
 
 def _is_rare(gain_C: Float64) -> bool:
@@ -176,7 +176,7 @@ def _places(view: JobView, late: Lateness) -> tuple[Place, ...] | None:
     mask = np.array([r.zone in COMPUTE_ZONES for r in view.rows], dtype=bool)
     if not mask.any():
         return ()
-    return hottest(view, mask, np.median(view.work_FR, axis=1))
+    return hottest(view, mask, view.work_FR.mean(axis=1))
 
 
 def _culprit(view: JobView, late: Lateness) -> Function | None:

@@ -98,7 +98,7 @@ def _switch(
     mask = np.zeros(len(view.rows), dtype=bool)
     if key == "anomaly_mode":
         mask = np.array([r.zone == "anomaly" for r in view.rows], dtype=bool)
-        measured = mean_over(view.sum(mask))
+        measured = mean_over(view.sum_seen(mask))
         share = measured if measured >= MEASURED else None
     setup = next((s.places for s in found if s.places), ()) or _constant(view, key)
     weights = view.share_FR.mean(axis=1) if view.num_ranks else np.zeros(len(view.rows))

@@ -45,7 +45,7 @@ def _waiting(view: JobView, sites: list[Site]) -> float:
         return min(sum(s.share for s in sites), 1.0) * 0.5
     zones = {s.zone for s in sites}
     none = np.zeros(len(view.rows), dtype=bool)
-    return sum(mean_over(view.sum(view.zones.get(zone, none), view.wait_FR)) for zone in zones)
+    return sum(mean_over(view.sum_seen(view.zones.get(zone, none), view.wait_FR)) for zone in zones)
 
 
 def _wrap_site(view: JobView) -> tuple[Place, ...]:

@@ -59,26 +59,32 @@ class Machine:
     def _num_on_host(self) -> Counter[str]:
         return Counter(self.view.hosts.values())
 
+    @cached_property
+    def _events(self) -> dict[int | str, list[LogEvent]]:
+        """Events by the rank they name, else by host."""
+        found: dict[int | str, list[LogEvent]] = {}
+        for event in self.view.evidence.log_events if self.view.evidence is not None else ():
+            key = event.rank if event.rank is not None else event.host
+            if key is not None and key != "":
+                found.setdefault(key, []).append(event)
+        return found
+
     def events(self, rank: int, kinds: tuple[str, ...]) -> list[LogEvent]:
         """What the logs say of a rank, or of a host that is this rank's alone."""
-        events = self.view.evidence.log_events if self.view.evidence is not None else ()
         host = self.view.hosts.get(rank, "")
-        return [
-            e
-            for e in events
-            if e.kind in kinds
-            and (
-                e.rank == rank
-                or (e.rank is None and e.host and e.host == host and self._num_on_host[host] == 1)
-            )
-        ]
+        alone = self._events.get(host, []) if self._num_on_host[host] == 1 else []
+        return [e for e in (*self._events.get(rank, ()), *alone) if e.kind in kinds]
+
+    def host_events(self, host: str) -> list[LogEvent]:
+        """What the logs of a host say without naming a rank."""
+        return self._events.get(host, [])
 
     @cached_property
     def _slowest(self) -> tuple[frozenset[int], float]:
         view = self.view
         if not view.rows or view.num_ranks < 2:
             return frozenset(), 0.0
-        found = slowest(view.sum(np.ones(len(view.rows), dtype=bool), view.work_FR))
+        found = slowest(view.sum(np.ones(len(view.rows), dtype=bool), view.work_FR), view.seen_R)
         if found is None:
             return frozenset(), 0.0
         return frozenset(view.ranks[p] for p in found.positions), max(0.0, found.share)

@@ -51,10 +51,10 @@ def straggler(view: JobView) -> list[Draft]:
     spinning = spinning_thread(view)
     if spinning is not None:
         return [spinning]
-    if not view.rows or view.num_ranks < 2:
+    if not view.rows:
         return []
     work_R = view.sum(np.ones(len(view.rows), dtype=bool), view.work_FR)
-    found = slowest(work_R)
+    found = slowest(work_R, view.seen_R)
     if found is None or found.excess < MIN_EXCESS:
         return []
     is_last = _issues_last(view, found)
@@ -125,7 +125,7 @@ def _is_starved(view: JobView, work_R: Float64, found: Slowest) -> bool:
             on_cpu_R[position] = cpu / max(cpu + waiting, 1)
     if (on_cpu_R == 1).all():
         return False
-    fair = slowest(work_R * on_cpu_R)
+    fair = slowest(work_R * on_cpu_R, view.seen_R)
     return fair is None or fair.positions != found.positions or fair.excess < MIN_EXCESS
 
 
@@ -134,6 +134,7 @@ def _largest_group(view: JobView, found: Slowest) -> Group | None:
     spine = find_spine(view)
     slow = np.zeros(view.num_ranks, dtype=bool)
     slow[list(found.positions)] = True
+    rest = view.seen_R & ~slow
     members: dict[object, list[int]] = {}
     about: dict[object, tuple[Place | None, Place | None]] = {}
     for position, row in enumerate(view.rows):
@@ -146,20 +147,20 @@ def _largest_group(view: JobView, found: Slowest) -> Group | None:
         mask = np.zeros(len(view.rows), dtype=bool)
         mask[positions] = True
         work_R = view.sum(mask, view.work_FR)
-        mine, peers = float(work_R[slow].mean()), float(np.median(work_R[~slow]))
+        mine, peers = float(work_R[slow].mean()), float(np.median(work_R[rest]))
         group = Group(mask, *about[key], mine - peers, mine, peers)
         if best is None or group.excess > best.excess:
             best = group
     if best is None or best.excess < MAIN_PART * found.excess:
-        return _whole(view, slow, found)
+        return _whole(view, slow, rest, found)
     return best
 
 
-def _whole(view: JobView, slow: Bool, found: Slowest) -> Group | None:
+def _whole(view: JobView, slow: Bool, rest: Bool, found: Slowest) -> Group:
     """No activity stands out: everything is slower there."""
     mask = np.ones(len(view.rows), dtype=bool)
     work_R = view.sum(mask, view.work_FR)
-    mine, peers = float(work_R[slow].mean()), float(np.median(work_R[~slow]))
+    mine, peers = float(work_R[slow].mean()), float(np.median(work_R[rest]))
     return Group(mask, None, None, found.excess, mine, peers)
 
 
@@ -205,7 +206,8 @@ def _draft(view: JobView, found: Slowest, group: Group) -> Draft:
     extra_F = view.work_FR[:, columns].mean(axis=1)
     rest = [c for c in range(view.num_ranks) if c not in columns]
     if not group.exclusive:
-        extra_F = np.maximum(extra_F - np.median(view.work_FR[:, rest], axis=1), 0.0)
+        peers = [c for c in rest if view.seen_R[c]]
+        extra_F = np.maximum(extra_F - np.median(view.work_FR[:, peers], axis=1), 0.0)
     top = _top_row(view, group, extra_F)
     category, action, confidence = category_of(view, group, top, columns)
     entry = group.entry if group.exclusive and category in ENTRY_CATEGORIES else None

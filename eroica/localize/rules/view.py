@@ -5,6 +5,7 @@ which of them it stands on; the table of stacks is made here too, since nothing 
 half done. Arrays are function-major: F rows (stacks), R ranks.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from eroica.columns import RankPatterns
 from eroica.config import Parameters
+from eroica.localize.rules.told import checked
 from eroica.localize.rules.zones import Zone, frame_zone, project_frames, zone_of
 from eroica.localize.source import Project
 from eroica.records import (
@@ -25,12 +27,13 @@ from eroica.records import (
     SampledStack,
     Setting,
     StepTimes,
+    Warning,
 )
+from eroica.summarize.samples import training_thread
 
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
-STALL_FACTOR = 3.0  # times the median step: config.stall_factor, by which samples are taken
 COLLECTIVE_ZONES: tuple[Zone, ...] = ("collective", "object_collective", "barrier")
 
 FEW_SAMPLES = 80  # below, a share of 20 % is known to +-13 % only
@@ -76,6 +79,7 @@ class JobView:
     """``samples``, ``profiler`` or ``none``."""
     settings: dict[int, tuple[Setting, ...]] = field(default_factory=dict)
     hosts: dict[int, str] = field(default_factory=dict)
+    warnings: tuple[Warning, ...] = ()
 
     @property
     def num_ranks(self) -> int:
@@ -121,6 +125,11 @@ class JobView:
         return str(values[0].value) if values else ""
 
     @cached_property
+    def seen_R(self) -> Bool:
+        """Ranks of which any stack was seen; of the others there may be steps or counters."""
+        return np.asarray(self.share_FR.sum(axis=0) > 0)
+
+    @cached_property
     def zones(self) -> dict[Zone, Bool]:
         names = np.array([row.zone for row in self.rows], dtype=object)
         return {zone: np.asarray(names == zone) for zone in set(names.tolist())}
@@ -150,15 +159,15 @@ class JobView:
     def work_FR(self) -> Float64:
         return np.maximum(self.share_FR - self.wait_FR, 0.0)
 
-    def zone_share(self, *zones: Zone) -> Float64:
-        """Return the share per rank spent in any of the zones."""
-        return self.sum(np.array([row.zone in zones for row in self.rows], dtype=bool))
-
     def sum(self, mask: Bool, table: Float64 | None = None) -> Float64:
         data = self.share_FR if table is None else table
         if not len(self.rows):
             return np.zeros(self.num_ranks)
         return np.asarray(data[mask].sum(axis=0))
+
+    def sum_seen(self, mask: Bool, table: Float64 | None = None) -> Float64:
+        """``sum`` on the ranks of which stacks were seen; one 0 where that is nobody."""
+        return self.sum(mask, table)[self.seen_R] if self.seen_R.any() else np.zeros(1)
 
     def values(self, key: str, rank: int | None = None) -> list[Setting]:
         """Return the settings of that key: of one rank, or of all in rank order."""
@@ -170,7 +179,8 @@ class JobView:
         found = [s.value for s in self.values(key)]
         if not found:
             return default
-        return max(found, key=lambda v: sum(repr(v) == repr(o) for o in found))
+        common = Counter(map(repr, found)).most_common(1)[0][0]
+        return next(value for value in found if repr(value) == common)
 
     def ranks_where(self, mask_R: Bool) -> tuple[int, ...]:
         return tuple(rank for rank, yes in zip(self.ranks, mask_R, strict=True) if yes)
@@ -219,15 +229,47 @@ def build_view(
     ``use_windows`` leaves them out where there are profiler windows.
     """
     project = Project.of(evidence) if evidence else Project(None)
-    settings, hosts = _set_up(patterns, evidence)
+    warnings: list[Warning] = []
+    settings, hosts = _set_up(patterns, evidence, warnings)
+    table = _Table(project, parameters.stall_factor)
+    source = _fill(table, patterns, evidence, use_windows=use_windows)
+    ranks = tuple(sorted(set(table.ranks) | set(hosts)))
+    share, busy, rows = table.arrays(ranks, "")
+    others_share, others_busy, others = table.arrays(ranks, None)
+    return JobView(
+        ranks=ranks,
+        rows=rows,
+        share_FR=share,
+        busy_FR=busy,
+        others=others,
+        others_share_FR=others_share,
+        others_busy_FR=others_busy,
+        world_size=_world_size(patterns, evidence, ranks),
+        parameters=parameters,
+        evidence=evidence,
+        patterns=tuple(patterns),
+        project=project,
+        source=source,
+        settings=settings,
+        hosts=hosts,
+        warnings=tuple(warnings),
+    )
+
+
+def _fill(
+    table: "_Table",
+    patterns: Sequence[RankPatterns],
+    evidence: JobEvidence | None,
+    *,
+    use_windows: bool,
+) -> str:
+    """Put the stacks of all ranks into the table; return where they are from."""
+    everyone = evidence.ranks if evidence else ()
     sampled = {
-        r.rank: r.samples
-        for r in (evidence.ranks if evidence else ())
-        if r.samples is not None and r.samples.num_samples > 0
+        r.rank: r.samples for r in everyone if r.samples is not None and r.samples.num_samples > 0
     }
     profiled = [p for p in patterns if not p.is_sampled]
-    on_device = any(f.kind == "kernel" for p in profiled[:1] for f in p.functions)
-    table = _Table(project)
+    on_device = has_kernels(profiled)
     source = "none"
     if use_windows and profiled:
         sampled = {}
@@ -242,37 +284,30 @@ def build_view(
         source = "samples" if chosen[0].is_sampled else "profiler"
         for one in chosen:
             table.add_patterns(one)
-    if source != "samples":
-        for rank_evidence in evidence.ranks if evidence else ():
-            table.add_stalls(rank_evidence)
-        source = "profiler" if source == "none" and table.rows else source
-    ranks = tuple(sorted(set(table.ranks) | set(hosts)))
-    share, busy, rows = table.arrays(ranks, "")
-    others_share, others_busy, others = table.arrays(ranks, None)
-    world = evidence.world_size if evidence else 0
-    members = [r for p in patterns[:1] for group in p.groups.values() for r in group]
-    world = max(world, max(members) + 1 if members else 0)
-    return JobView(
-        ranks=ranks,
-        rows=rows,
-        share_FR=share,
-        busy_FR=busy,
-        others=others,
-        others_share_FR=others_share,
-        others_busy_FR=others_busy,
-        world_size=max(world, (max(ranks) + 1) if ranks else 0),
-        parameters=parameters,
-        evidence=evidence,
-        patterns=tuple(patterns),
-        project=project,
-        source=source,
-        settings=settings,
-        hosts=hosts,
-    )
+    if source == "samples":
+        return source
+    for rank_evidence in everyone:
+        table.add_stalls(rank_evidence)
+    return "profiler" if source == "none" and table.rows else source
+
+
+def has_kernels(patterns: Sequence[RankPatterns]) -> bool:
+    """Whether the job computes on devices: any rank does, though not each has to."""
+    return any(f.kind == "kernel" for p in patterns for f in p.functions)
+
+
+def _world_size(
+    patterns: Sequence[RankPatterns], evidence: JobEvidence | None, ranks: tuple[int, ...]
+) -> int:
+    """Return how many ranks the job has, by what is told or by the largest number seen."""
+    groups = next((p.groups for p in patterns if p.groups), {})
+    members = max((max(group, default=-1) for group in groups.values()), default=-1)
+    told = evidence.world_size if evidence else 0
+    return max(told, members + 1, (max(ranks) + 1) if ranks else 0)
 
 
 def _set_up(
-    patterns: Sequence[RankPatterns], evidence: JobEvidence | None
+    patterns: Sequence[RankPatterns], evidence: JobEvidence | None, warnings: list[Warning]
 ) -> tuple[dict[int, tuple[Setting, ...]], dict[int, str]]:
     """Return each rank's settings and host; what the evidence says counts before patterns."""
     settings: dict[int, tuple[Setting, ...]] = {}
@@ -281,18 +316,17 @@ def _set_up(
         settings[one.rank] = one.settings
         hosts[one.rank] = one.host
     for rank_evidence in evidence.ranks if evidence else ():
-        settings[rank_evidence.rank] = rank_evidence.settings or settings.get(
-            rank_evidence.rank, ()
-        )
-        hosts[rank_evidence.rank] = rank_evidence.host or hosts.get(rank_evidence.rank, "")
-    return settings, hosts
+        rank = rank_evidence.rank
+        settings[rank] = rank_evidence.settings or settings.get(rank, ())
+        hosts[rank] = rank_evidence.host or hosts.get(rank, "")
+    return {rank: checked(rank, some, warnings) for rank, some in settings.items()}, hosts
 
 
 class _Table:
     """Collects stacks of many ranks under one row each."""
 
-    def __init__(self, project: Project) -> None:
-        self.project = project
+    def __init__(self, project: Project, stall_factor: float) -> None:
+        self.project, self.stall_factor = project, stall_factor
         self.row_ids: dict[object, int] = {}
         self.rows: list[Row] = []
         self.cells: dict[int, dict[int, list[float]]] = {}
@@ -330,13 +364,13 @@ class _Table:
     def add_samples(
         self, rank: int, stacks: Sequence[SampledStack], num_samples: int, knows_busy: bool
     ) -> None:
-        main = main_thread(stacks)
+        main = training_thread(stacks)
         self.cells.setdefault(rank, {})
         outside = self._outside_training(stacks, main)
-        num_samples = max(1, num_samples - sum(s.count for s in outside))
+        num_samples = max(1, num_samples - sum(s.count for s in outside.values()))
         self.weights[rank] = self.weights.get(rank, 0.0) + 1.0
         for stack in stacks:
-            if stack in outside:
+            if id(stack) in outside:
                 continue
             process = stack.process or ("" if stack.thread == main else f"thread {stack.thread}")
             row = self._row((stack.frames, process), stack.frames, "python", process, "")
@@ -355,7 +389,7 @@ class _Table:
         durations = np.asarray(steps.duration_ns, dtype=np.float64)
         begin = warm_up(durations)
         kept = durations[begin:]
-        rare = kept > STALL_FACTOR * np.median(kept)
+        rare = kept > self.stall_factor * np.median(kept)
         share = float(kept[rare].sum() / kept.sum()) if kept.sum() else 0.0
         stacks = [
             thread.frames
@@ -375,7 +409,9 @@ class _Table:
             row = self._row((frames, ""), frames, "python", "", "")
             self._add(evidence.rank, row, share * weight / len(stacks), np.nan)
 
-    def _outside_training(self, stacks: Sequence[SampledStack], main: str) -> list[SampledStack]:
+    def _outside_training(
+        self, stacks: Sequence[SampledStack], main: str
+    ) -> dict[int, SampledStack]:
         """Samples of the training thread while it imported, or ended, or was caught half-way.
 
         They carry none of the project's functions; where no stack does, nothing is dropped.
@@ -387,7 +423,7 @@ class _Table:
             if not project_frames(s.frames, self.project.contains)
             or zone_of(s.frames) in ("import",)
         ]
-        return bare if len(bare) < len(mine) else []
+        return {id(s): s for s in bare} if len(bare) < len(mine) else {}
 
     def add_patterns(self, one: RankPatterns) -> None:
         self.cells.setdefault(one.rank, {})
@@ -421,15 +457,3 @@ class _Table:
                     share[position, column] = value / weight
                     busy[position, column] = active / weight
         return share, busy, tuple(self.rows[i] for i in kept)
-
-
-def main_thread(stacks: Sequence[SampledStack]) -> str:
-    """Return the name of the thread that trains: ``MainThread``, else the most seen one."""
-    totals: dict[str, int] = {}
-    for stack in stacks:
-        if not stack.process:
-            totals[stack.thread] = totals.get(stack.thread, 0) + stack.count
-    named = [name for name in totals if "MainThread" in name]
-    if named:
-        return max(named, key=lambda n: totals[n])
-    return max(totals, key=lambda n: totals[n]) if totals else ""

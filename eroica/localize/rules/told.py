@@ -1,0 +1,65 @@
+"""Facts that the hook tells, checked before a rule reads them: evidence may be of any origin.
+
+Rules take the numbers inside these facts as they come, so a fact of another form is left out here,
+once, with a warning.
+"""
+
+import math
+from collections.abc import Iterable
+
+from eroica.records import Setting, Warning
+
+_REQUIRED: dict[str, tuple[str, ...]] = {
+    "cpu.schedule": ("on_cpu_ns", "waiting_ns"),
+    "profiler.runs": ("count", "live_ns", "exit_ns"),
+}
+_OPTIONAL: dict[str, tuple[str, ...]] = {
+    "gc.pauses": (
+        *("count", "total_ns", "max_ns", "explicit_count", "explicit_ns"),
+        *("steps_count", "steps_ns"),
+    ),
+    "checkpoint.saves": ("count", "total_ns", "max_ns", "bytes"),
+    "compile.recompiles": ("count", "total_s"),
+    "dataloader": (
+        *("num_workers", "iterators_started", "dataset_len", "sampler_len"),
+        *("num_replicas", "sampler_rank"),
+    ),
+    "ddp": ("num_parameters", "bucket_cap_mb"),
+}
+"""As ``collect/hook/facts.py`` documents them."""
+
+
+def checked(rank: int, settings: Iterable[Setting], warnings: list[Warning]) -> tuple[Setting, ...]:
+    """Return the facts of the form that rules expect, and note the others in ``warnings``."""
+    kept = []
+    for setting in settings:
+        if is_well_formed(setting):
+            kept.append(setting)
+        else:
+            what = f"rank {rank}: the fact {setting.key!r} has an unknown form and is left out"
+            warnings.append(Warning(file=None, what=what))
+    return tuple(kept)
+
+
+def is_well_formed(setting: Setting) -> bool:
+    """Whether the numbers in a fact are numbers; facts that are no table are checked where used."""
+    required = _REQUIRED.get(setting.key, ())
+    optional = _OPTIONAL.get(setting.key, ())
+    if not required and not optional:
+        return True
+    value = setting.value
+    if not isinstance(value, dict) or not all(_is_number(value.get(name)) for name in required):
+        return False
+    if not all(value.get(name) is None or _is_number(value[name]) for name in optional):
+        return False
+    rows = value.get("by_function") or []
+    return isinstance(rows, list) and all(
+        isinstance(row, dict)
+        and all(row.get(n) is None or _is_number(row[n]) for n in ("count", "seconds"))
+        for row in rows
+    )
+
+
+def _is_number(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)  # type: ignore[arg-type]
