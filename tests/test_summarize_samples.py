@@ -4,6 +4,7 @@ import pytest
 
 from eroica.records import Place, SampledStack, Samples
 from eroica.summarize import pack, summarize_samples, unpack
+from eroica.summarize.samples import training_thread
 
 MAIN = Place(name="main", file="/srv/job/train.py", line=10)
 SITE = "/opt/venv/lib/python3.11/site-packages/"
@@ -135,3 +136,25 @@ def test_sampled_patterns_pack():
     again = unpack(pack(patterns))
     assert again.is_sampled
     assert again.functions == patterns.functions
+
+
+STEP = Place(name="Adam.step", file="/x/site-packages/torch/optim/adam.py", line=1)
+ENGINE = Place(name="_engine_run_backward", file="/x/site-packages/torch/autograd/graph.py", line=1)
+LOOP = Place(name="run_task_loop", file="/x/site-packages/ray/worker.py", line=1)
+
+
+@pytest.mark.parametrize(
+    ("stacks", "expected"),
+    [
+        ([("MainThread", LOOP, 90), ("Thread-2 (train)", STEP, 10)], "Thread-2 (train)"),
+        ([("MainThread", ENGINE, 10), ("pt_autograd_0", STEP, 90)], "MainThread"),
+        ([("MainThread", LOOP, 10), ("Thread-2", LOOP, 90)], "MainThread"),
+        ([("Thread-1", LOOP, 10), ("Thread-2", LOOP, 90)], "Thread-2"),
+        ([], ""),
+    ],
+)
+def test_the_thread_that_trains_is_the_one_in_backward_or_an_optimizer(stacks, expected):
+    found = training_thread(
+        [SampledStack(frames=(frame,), count=count, thread=name) for name, frame, count in stacks]
+    )
+    assert found == expected

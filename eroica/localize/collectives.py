@@ -85,10 +85,11 @@ def lags(known: Histories, records: Mapping[int, FlightRecord]) -> list[Lag]:
         behind: dict[int, int | None] = {
             r: last.get(r) for r in members if r in records and last.get(r) != front
         }
-        waiting = tuple(r for r in members if last.get(r) == front)
+        # Not by ``members``: a dump may name another rank than its group holds.
+        waiting = tuple(sorted(r for r in last if last[r] == front))
         leader = next(e for e in by_rank[waiting[0]] if e.sequence == front)
         active = _first_active(by_rank[waiting[0]]) or leader
-        if behind and waiting and not _is_over(by_rank, waiting, front):
+        if behind and not _is_over(by_rank, waiting, front):
             found.append(Lag(group, leader.group_description, front, waiting, behind, active))
     return found
 

@@ -40,26 +40,6 @@ class Hold:
     """Where it was taken."""
 
 
-def makers(project: Project, name: str) -> list[str]:
-    """Return the classes that assign ``self.<name>``."""
-    found: list[str] = []
-    for function in project.functions:
-        if function.class_name is None or function.class_name in found:
-            continue
-        for node in function.own_nodes:
-            if isinstance(node, ast.Assign):
-                targets = [
-                    p for t in node.targets for p in (t.elts if isinstance(t, ast.Tuple) else [t])
-                ]
-                if any(
-                    isinstance(t, ast.Attribute) and ast.unparse(t) == f"self.{name}"
-                    for t in targets
-                ):
-                    found.append(function.class_name)
-                    break
-    return found
-
-
 def identity(node: ast.expr, function: FunctionInfo, project: Project) -> Lock:
     """Return which lock (or queue, or event) an expression means."""
     if isinstance(node, ast.Call):
@@ -68,7 +48,7 @@ def identity(node: ast.expr, function: FunctionInfo, project: Project) -> Lock:
     base, _, name = text.rpartition(".")
     if not base:
         return Lock(name)
-    owners = makers(project, name)
+    owners = project.makers.get(name, [])
     if base == "self" and function.class_name in owners:
         return Lock(name, function.class_name)
     if base != "self" and len(owners) == 1:
@@ -197,14 +177,26 @@ def _target(node: ast.Call) -> tuple[ast.expr | None, str]:
         ),
         "",
     )
+    given = node.args[_TARGET_AT[called] :][:1] if called in _TARGET_AT else []
     if called in ("Thread", "Timer", "Process"):
-        target = next((k.value for k in node.keywords if k.arg in ("target", "function")), None)
-        if target is None and called == "Timer" and len(node.args) > 1:
-            target = node.args[1]
-        return target, name
-    if called in ("submit", "start_new_thread", "apply_async", "run_in_executor") and node.args:
-        return node.args[0], name
-    return None, name
+        given = [k.value for k in node.keywords if k.arg in ("target", "function")] or given
+    return (_called_by(given[0]) if given else None), name
+
+
+_TARGET_AT = {
+    **dict.fromkeys(("Thread", "Timer", "Process", "run_in_executor"), 1),
+    **dict.fromkeys(("submit", "start_new_thread", "apply_async", "to_thread"), 0),
+}
+"""Position of the function that another thread or process is to run."""
+
+
+def _called_by(target: ast.expr) -> ast.expr:
+    """Return the function inside ``partial(f, ...)`` or ``lambda: f(...)``."""
+    if isinstance(target, ast.Lambda) and isinstance(target.body, ast.Call):
+        return target.body.func
+    if isinstance(target, ast.Call) and dotted(target.func).rpartition(".")[2] == "partial":
+        return target.args[0] if target.args else target
+    return target
 
 
 def _subclass_runs(function: FunctionInfo) -> list[ThreadStart]:

@@ -9,6 +9,7 @@ import ast
 import itertools
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from functools import cached_property
@@ -24,8 +25,11 @@ logger = logging.getLogger(__name__)
 
 MAX_FILES = 3_000  # of a project; more would take longer than the answer may
 SKIPPED_FOLDERS = frozenset(
-    {"site-packages", "dist-packages", "node_modules", "__pycache__", "venv", "env", "build"}
+    {"site-packages", "dist-packages", "node_modules", "__pycache__", "venv", "build"}
 )
+_ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")
+"""What marks the folder of an environment, whatever its name; ``env`` may be the user's package."""
+_PYTHON = re.compile(r"python\d")
 _LIBRARIES = frozenset(
     {"torch", "numpy", "transformers", "accelerate", "lightning", "pytorch_lightning"}
     | {"deepspeed", "datasets", "tokenizers", "torchvision", "torchdata", "triton", "fsspec"}
@@ -43,13 +47,20 @@ def is_library_file(file: str | None) -> bool:
         return True
     if "eroica" in parts and "collect" in parts:
         return True
-    for parent, child in itertools.pairwise(parts):
-        if parent in ("lib", "lib64") and child.startswith("python"):
-            return True
+    if _in_lib(parts):
+        return True
     if file.startswith("/") or not parts:
         return False
     top = parts[0].removesuffix(".py")
     return top in _LIBRARIES or top in sys.stdlib_module_names
+
+
+def _in_lib(parts: tuple[str, ...]) -> bool:
+    """Whether a path leads through the library folder of an interpreter."""
+    for parent, child in itertools.pairwise(parts):
+        if parent in ("lib", "lib64") and _PYTHON.match(child):
+            return True
+    return False
 
 
 class Project:
@@ -93,7 +104,8 @@ class Project:
             real = Path(os.path.realpath(path))
             if real.is_relative_to(self.root):
                 inside = real.relative_to(self.root)
-                return None if SKIPPED_FOLDERS & set(inside.parts[:-1]) else self._mine(real)
+                is_skipped = SKIPPED_FOLDERS & set(inside.parts[:-1]) or _in_lib(inside.parts)
+                return None if is_skipped else self._mine(real)
             if real.exists():
                 return None
         elif found := self._mine(self.root / path):
@@ -170,7 +182,7 @@ class Project:
                 for f in folders
                 if f not in SKIPPED_FOLDERS
                 and not f.startswith(".")
-                and not (Path(folder) / f / "pyvenv.cfg").exists()
+                and not any((Path(folder) / f / mark).exists() for mark in _ENVIRONMENTS)
             )
             for name in sorted(files):
                 if name.endswith(".py") and is_inside(Path(folder) / name, self.root):
@@ -195,6 +207,17 @@ class Project:
         if path is None or self.root is None:
             return file or "?"
         return path.relative_to(self.root).as_posix()
+
+    @cached_property
+    def makers(self) -> dict[str, list[str]]:
+        """Attributes to the classes whose methods assign ``self.<attribute>``."""
+        found: dict[str, list[str]] = {}
+        for function in self.functions:
+            for name in function.made_attributes if function.class_name is not None else ():
+                classes = found.setdefault(name, [])
+                if function.class_name not in classes:
+                    classes.append(str(function.class_name))
+        return found
 
     @cached_property
     def functions(self) -> tuple[FunctionInfo, ...]:

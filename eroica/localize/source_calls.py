@@ -94,6 +94,28 @@ def collective_kind(call: ast.Call, module: Module) -> tuple[str, str] | None:
     return None
 
 
+_GROUP_AT = {
+    **dict.fromkeys(("barrier", "monitored_barrier"), 0),
+    **dict.fromkeys(("all_reduce", "broadcast", "all_gather", "all_gather_into_tensor"), 2),
+    **dict.fromkeys(("all_to_all", "all_gather_object", "broadcast_object_list"), 2),
+    **dict.fromkeys(("send", "recv", "isend", "irecv"), 2),
+    **dict.fromkeys(("reduce", "gather", "scatter", "reduce_scatter", "reduce_scatter_tensor"), 3),
+    **dict.fromkeys(("gather_object", "scatter_object_list"), 3),
+    "all_to_all_single": 4,
+}
+"""Position of ``group`` among the arguments (torch/distributed/distributed_c10d.py)."""
+
+
+def group_of(call: ast.Call) -> ast.expr | None:
+    """Return the process group a collective is given; None where it runs on the default one."""
+    given = next((k.value for k in call.keywords if k.arg in ("group", "process_group")), None)
+    if given is None:
+        position = _GROUP_AT.get(dotted(call.func).rpartition(".")[2])
+        if position is not None and position < len(call.args):
+            given = call.args[position]
+    return None if isinstance(given, ast.Constant) else given
+
+
 def calls(function: FunctionInfo) -> Iterator[ast.Call]:
     for node in function.own_nodes:
         if isinstance(node, ast.Call):

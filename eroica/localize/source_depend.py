@@ -121,7 +121,7 @@ class Depends:
         arguments = [*node.args, *(k.value for k in node.keywords)]
         if last in ("get_world_size", "device_count", "is_initialized", "is_available"):
             return frozenset({CONFIG})
-        if last in _RANK_CALLS:
+        if last in _RANK_CALLS or (is_rank_name(last) and not self.calls.resolve(node, function)):
             return frozenset({RANK})
         if name in ("os.environ.get", "os.getenv", "environ.get"):
             return self._environment(node.args[0] if node.args else None)

@@ -55,7 +55,6 @@ class Guard:
     jump: JumpKind
     line: int
     """Of the condition."""
-    jump_line: int
     loop: Loop | None = None
     """The loop that ``break`` or ``continue`` acts on."""
 
@@ -199,8 +198,8 @@ def _guards_of(statement: ast.stmt, loop: Loop | None) -> list[Guard]:
             direct = jumps([s for s in body if not isinstance(s, ast.If | ast.For | ast.While)])
             found += nested
             found += [
-                Guard(statement.test, is_negated, kind, statement.lineno, at, loop)
-                for kind, at in direct
+                Guard(statement.test, is_negated, kind, statement.lineno, loop)
+                for kind, _ in direct
             ]
     elif isinstance(statement, ast.With | ast.AsyncWith | ast.Try):
         found += [g for inner in statement.body for g in _guards_of(inner, loop)]
@@ -237,7 +236,6 @@ class Handler:
     """An ``except`` clause around a line that lets the program go on."""
 
     node: ast.ExceptHandler
-    try_line: int
     jump: JumpKind | None
     """How the handler leaves; None where it falls through to what follows the ``try``."""
 
@@ -267,7 +265,7 @@ def swallowing_handlers(function: FunctionInfo, line: int) -> list[Handler]:
             if handler.type is not None and _is_control_exception(ast.unparse(handler.type)):
                 continue
             jump = next((kind for kind, _ in left if kind != "raise"), None)
-            found.append(Handler(handler, block.line, jump))
+            found.append(Handler(handler, jump))
     return found
 
 

@@ -31,6 +31,36 @@ def line_calls(
     return statement, exact or found
 
 
+def is_bounded(call: ast.Call, *, by_position: bool = True) -> bool:
+    """Whether a call that may wait is given a time-out, or told not to wait.
+
+    Without ``by_position`` by its keywords alone: of an unknown call the rest says nothing.
+    """
+    for keyword in call.keywords:
+        value = keyword.value.value if isinstance(keyword.value, ast.Constant) else ...
+        if keyword.arg == "timeout" and value is not None:
+            return True
+        if keyword.arg in ("block", "blocking") and value is not True:
+            return True
+    if not by_position or not isinstance(call.func, ast.Attribute):
+        return False
+    block, timeout = _BLOCK_AND_TIMEOUT_AT.get(call.func.attr, (None, None))
+    for position, unlimited in ((block, True), (timeout, None)):
+        if position is not None and position < len(call.args):
+            given = call.args[position]
+            if not isinstance(given, ast.Constant) or given.value is not unlimited:
+                return True
+    return False
+
+
+_BLOCK_AND_TIMEOUT_AT: dict[str, tuple[int | None, int]] = {
+    **dict.fromkeys(("wait", "join", "result"), (None, 0)),
+    **dict.fromkeys(("acquire", "get"), (0, 1)),
+    "put": (1, 2),
+}
+"""Positions of ``block`` and ``timeout`` in calls of threading, queue and concurrent.futures."""
+
+
 def is_lock(node: ast.expr, function: FunctionInfo) -> bool:
     """Whether an expression is a lock: by its name, or by what the module assigns to it."""
     if isinstance(node, ast.Call):

@@ -32,8 +32,16 @@ _BINARY: dict[type[ast.operator], Callable[[Value, Value], Value]] = {
     ast.Mult: operator.mul,
     ast.Mod: operator.mod,
     ast.FloorDiv: operator.floordiv,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.RShift: operator.rshift,
+    ast.LShift: lambda a, b: a << b if b < 64 else UNKNOWN,
 }
-_MAIN_NAMES = ("is_main", "main_process", "master", "is_rank_zero", "is_global_zero", "is_chief")
+_MAIN_NAMES = (
+    *("is_main", "main_process", "master", "is_master", "is_rank_zero", "is_rank0"),
+    *("is_global_zero", "is_chief"),
+)
 _LIMIT = 100_000  # larger ranges are not walked
 
 
@@ -71,6 +79,8 @@ class RankEvaluator:
             return self._compare(node, function, depth)
         if isinstance(node, ast.BinOp):
             pair = [self.value(n, function, depth - 1) for n in (node.left, node.right)]
+            if any(isinstance(part, str | bytes | list | tuple) for part in pair):
+                return UNKNOWN  # texts and lists say no rank, and may be of any length
             return _apply(_BINARY.get(type(node.op)), *pair)
         if isinstance(node, ast.IfExp):
             test = self.value(node.test, function, depth - 1)
@@ -133,7 +143,10 @@ class RankEvaluator:
             return UNKNOWN
         if (entered and entered[0].name == "__init__") or last[:1].isupper():
             return SOMETHING
-        return True if last in ("is_initialized", "is_available") else UNKNOWN
+        if last in ("is_initialized", "is_available"):
+            return True
+        is_bare = not node.args and not node.keywords
+        return self._by_word(last) if is_bare and not entered else UNKNOWN
 
     def _builtin(self, name: str, node: ast.Call, function: FunctionInfo, depth: int) -> Value:
         given = [self.value(a, function, depth - 1) for a in node.args]

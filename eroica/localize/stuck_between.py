@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from eroica.localize.source import FunctionInfo, Project
 from eroica.localize.source_calls import Calls, dotted
 from eroica.localize.source_flow import loops
-from eroica.localize.source_lines import is_lock
+from eroica.localize.source_lines import is_bounded, is_lock
 from eroica.localize.waits import call_wait, short
 from eroica.records import CollectiveEntry, Place
 
@@ -117,6 +117,4 @@ def _reach(
 
 
 def _is_bounded(call: ast.Call, op: str) -> bool:
-    if op in _HARMLESS:
-        return True
-    return any(k.arg in ("timeout", "block") for k in call.keywords)
+    return op in _HARMLESS or is_bounded(call)

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 
 from eroica.localize.source import FunctionInfo, Project
 from eroica.localize.source_calls import Calls, dotted
-from eroica.localize.source_depend import (
-    LOCAL,
-    RANK,
-    Depends,
+from eroica.localize.source_choices import (
+    case_at,
+    case_choices,
+    inline_choices,
+    rank_decorators,
 )
+from eroica.localize.source_depend import LOCAL, RANK, Depends
 from eroica.localize.source_flow import (
     Guard,
     blocks,
@@ -41,10 +43,8 @@ class Divergence:
         self.project = project
         self.calls = Calls(project)
         self.depends = Depends(project, self.calls)
-        self._evaluators = {
-            r: RankEvaluator(self.calls, r, world_size, local_ranks.get(r))
-            for r in range(world_size)
-        }
+        self.world_size, self._local_ranks = world_size, local_ranks
+        self._evaluators: dict[int, RankEvaluator] = {}
 
     def reasons(self, waiter: Group, skipper: Group) -> list[Reason]:
         """Return why ``skipper`` passed the collective of ``waiter``, best first."""
@@ -66,13 +66,17 @@ class Divergence:
             if function is None or line is None:
                 continue
             beside = other_line if index == fork and same_function else None
+            entered = path[index + 1] if index + 1 < len(path) else None
             yield from self._conditions(function, line, beside, waiter, skipper)
+            yield from self._choices(function, line, beside, entered, waiter, skipper)
+            if beside is None:
+                yield from _decorated(function, waiter, skipper)
             yield from self._guards(function, line, beside, waiter, skipper)
             yield from self._handlers(function, line, beside, waiter, skipper)
             if not (index > fork and same_function and self._is_suspended(path, other, fork)):
                 yield from loop_reasons(self, function, line, beside, waiter, skipper)
-            if index + 1 < len(path):
-                yield from self._dispatch(function, line, path[index + 1], waiter, skipper)
+            if entered is not None:
+                yield from self._dispatch(function, line, entered, waiter, skipper)
         if same_function and waiter.wait.kind == "backward":
             yield from missing_bucket(
                 self.project, self.depends, path[fork], other[fork], waiter, skipper
@@ -138,6 +142,28 @@ class Divergence:
                 repeats=self._is_item_loop(function, block.line),
             )  # fmt: skip
 
+    def _choices(
+        self,
+        function: FunctionInfo,
+        line: int,
+        beside: int | None,
+        entered: Place | None,
+        waiter: Group,
+        skipper: Group,
+    ) -> Iterator[Reason]:
+        """Conditions that are no ``if`` statement: inside the line's own, or a ``case``."""
+        found = inline_choices(function, line, entered)
+        for block in blocks(function, line):
+            if isinstance(block.node, ast.Match):
+                there = case_at(block.node, beside) if beside is not None else None
+                if there is None or there != case_at(block.node, line):
+                    found += case_choices(block.node, line)
+        for test, wanted in found:
+            score, tags = self.score(test, function, waiter.ranks, skipper.ranks, wanted)
+            text = ast.unparse(test) if wanted else f"not ({ast.unparse(test)})"
+            place = function.place(test.lineno)
+            yield Reason("condition", score, waiter, skipper, place, text, tags)
+
     def _is_item_loop(self, function: FunctionInfo, line: int) -> bool:
         """Whether a line stands in a loop over items rather than over steps."""
         inner = next(iter(loops(function, line)), None)
@@ -185,8 +211,12 @@ class Divergence:
         return (LIKELY if tags & LOCAL else WEAK), tags
 
     def _truth(self, test: ast.expr, function: FunctionInfo, rank: int) -> bool | None:
-        evaluator = self._evaluators.get(rank)
-        return evaluator.truth(test, function) if evaluator else None
+        if not 0 <= rank < self.world_size:
+            return None
+        if rank not in self._evaluators:
+            local = self._local_ranks.get(rank)
+            self._evaluators[rank] = RankEvaluator(self.calls, rank, self.world_size, local)
+        return self._evaluators[rank].truth(test, function)
 
     # guards before it
     def _guards(
@@ -259,13 +289,25 @@ class Divergence:
                 continue
             if block.branch not in ("handler", "finalbody"):
                 continue
-            handler = next((h for h in block.node.handlers if h.lineno <= beside), None)
-            at_line = handler.lineno if block.branch == "handler" and handler else beside
-            text = ast.unparse(handler.type) if handler is not None and handler.type else "finally"
+            within = [h for h in block.node.handlers if h.lineno <= beside]
+            handler = within[-1] if block.branch == "handler" and within else None
+            at_line = handler.lineno if handler is not None else beside
+            caught = handler.type if handler is not None else None
+            text = ast.unparse(caught) if caught else "everything" if handler else "finally"
             yield Reason(
                 "handler", 0.85, waiter, skipper, function.place(at_line), text,
                 frozenset({"data"}), "runs a collective of its own",
             )  # fmt: skip
+
+
+def _decorated(function: FunctionInfo, waiter: Group, skipper: Group) -> Iterator[Reason]:
+    """``@rank_zero_only`` and its like: the function is entered, or its body is skipped."""
+    for name, line, is_first in rank_decorators(function):
+        if is_first and (waiter.ranks != (0,) or 0 in skipper.ranks):
+            continue
+        score = PROVEN if is_first else RANK_LIKELY
+        place, tags = function.place(line), frozenset({RANK})
+        yield Reason("condition", score, waiter, skipper, place, f"@{name}", tags)
 
 
 def sample(ranks: tuple[int, ...]) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Sequence
 
 from eroica.localize.collectives import is_circle
+from eroica.localize.source_calls import group_of
 from eroica.localize.source_flow import loops
 from eroica.localize.source_lines import line_calls
 from eroica.localize.stuck_peers import Peers
@@ -60,7 +61,7 @@ def _is_default_group(peers: Peers, wait: Wait) -> bool:
     if function is None or place.line is None:
         return True
     calls = line_calls(function, place.line)[1]
-    return not any(k.arg == "group" for c in calls for k in c.keywords)
+    return all(group_of(call) is None for call in calls)
 
 
 def only_point_to_point(peers: Peers) -> bool:
@@ -190,10 +191,6 @@ def _has_changing_group(peers: Peers, wait: Wait) -> bool:
         for n in ast.walk(b.node.target)
         if isinstance(n, ast.Name)
     }
-    given = [
-        k.value
-        for c in line_calls(function, wait.user[0].line)[1]
-        for k in c.keywords
-        if k.arg == "group"
-    ]
+    calls = line_calls(function, wait.user[0].line)[1]
+    given = [group for call in calls if (group := group_of(call)) is not None]
     return any(isinstance(n, ast.Name) and n.id in targets for g in given for n in ast.walk(g))

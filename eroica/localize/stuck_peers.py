@@ -155,7 +155,7 @@ class Peers:
         return Suspect(
             category=category,
             ranks=ranks,
-            places=self._places(reason, category, inner),
+            places=self._places(reason, inner),
             confidence=_confidence(reason),
             summary=summary,
             why=tuple(why),
@@ -181,7 +181,7 @@ class Peers:
             return tuple(waiter)
         return tuple(skipper if len(skipper) < len(waiter) else waiter)
 
-    def _places(self, reason: Reason, category: str, inner: Place) -> tuple[Place, ...]:
+    def _places(self, reason: Reason, inner: Place) -> tuple[Place, ...]:
         mine = reason.skipper.wait.user[:1]
         if reason.kind in ("condition", "dispatch"):
             return (inner, reason.place)
@@ -198,7 +198,6 @@ class Peers:
             return (reason.place, *mine, inner)
         if reason.kind == "forward" and not reason.text:
             return (inner, *mine)
-        del category
         return (reason.place, inner, *mine)
 
     def _is_state_collective(self, wait: Wait) -> bool:

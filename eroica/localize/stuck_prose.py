@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from eroica.localize.collectives import Apart
 from eroica.localize.source import Project
-from eroica.localize.source_calls import collective_kind
+from eroica.localize.source_calls import collective_kind, group_of
 from eroica.localize.source_depend import LOCAL, REGISTERED
 from eroica.localize.source_lines import line_calls
 from eroica.localize.stuck_reason import Reason
@@ -54,7 +54,8 @@ def prose(project: Project, reason: Reason, category: str, inner: Place) -> tupl
     ]
     if reason.kind == "condition":
         summary = f"{they} {waits} in a {op} that {others} {never}"
-        why.append(f"the call stands under `if {reason.text}` at {here}")
+        under = reason.text if reason.text.startswith("@") else f"if {reason.text}"
+        why.append(f"the call stands under `{under}` at {here}")
         why += _group_hint(project, waiter.wait)
     elif reason.kind == "guard":
         summary = f"{others} passed the {op} that {they} {waits} in, by `{reason.jump}`"
@@ -115,9 +116,9 @@ def _group_hint(project: Project, wait: Wait) -> list[str]:
     if function is None:
         return []
     mine = line_calls(function, wait.user[0].line)[1]
-    if any(k.arg == "group" for c in mine for k in c.keywords):
+    if any(group_of(call) is not None for call in mine):
         return []
     for call in (n for n in function.own_nodes if isinstance(n, ast.Call)):
-        if collective_kind(call, function.module) and any(k.arg == "group" for k in call.keywords):
+        if collective_kind(call, function.module) and group_of(call) is not None:
             return ["other collectives of that function name a group; this one runs on all ranks"]
     return []

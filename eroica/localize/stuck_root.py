@@ -8,10 +8,7 @@ comes first, the rank's own waiting place second.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from eroica.localize.locks import (
-    ThreadStart,
-    thread_starts,
-)
+from eroica.localize.locks import ThreadStart, thread_starts
 from eroica.localize.source import Project
 from eroica.localize.source_calls import Calls
 from eroica.localize.source_flow import loops
@@ -183,10 +180,6 @@ class Blocked:
             "take native stacks (py-spy dump --native) of this rank",
             "investigate",
         )
-
-    # locks
-    # queues and events
-    # threads, futures, children
 
 
 def first_place(wait: Wait) -> Place | None:

@@ -1,7 +1,6 @@
 """One rank of a stuck job seen as a whole: where it waits, since when, what its threads do."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from eroica.localize.source import Project
 from eroica.localize.waits import Wait, classify, short
@@ -17,7 +16,7 @@ from eroica.records import (
 _OURS = ("eroica",)
 _BACKGROUND = ("QueueFeederThread", "pt_autograd", "pt_gloo", "pt_main_thread", "pt_nccl")
 """Threads of torch and multiprocessing that serve others: what they do is never the fault."""
-_IDLE_MAIN = frozenset({"thread", "future", "event", "queue_get"})
+_IDLE_MAIN = frozenset({"thread", "future"})
 """Waits of a main thread that hands the training to another thread."""
 
 
@@ -54,7 +53,6 @@ class RankView:
     """Entries not retired, oldest first."""
     is_moving: bool = False
     """Its training thread changed between the samples, or was on CPU in all of them."""
-    main_wait: Wait | None = field(default=None, compare=False)
 
     @property
     def has_exited(self) -> bool:
@@ -94,7 +92,6 @@ def view(evidence: RankEvidence, project: Project) -> RankView:
         last=last,
         pending=pending,
         is_moving=_is_moving(evidence, wait),
-        main_wait=threads[0] if threads else None,
     )
 
 
@@ -154,10 +151,12 @@ def _training_wait(
         main = threads[0]
         if main.kind == "device" and pending:
             return entry_wait(pending[0], project), "flight"
-        if main.kind in _IDLE_MAIN:
-            inside = [w for w in threads[1:] if w.is_distributed and w.user]
-            if len(inside) == 1 and main.kind in ("thread", "future"):
-                return inside[0], "stacks"
+        others = [w for w in threads[1:] if w.user]
+        if not main.user and main.kind not in ("exit", "import") and len(others) == 1:
+            return others[0], "stacks"  # a launcher's main thread: the program runs in another
+        inside = [w for w in others if w.is_distributed]
+        if len(inside) == 1 and main.kind in _IDLE_MAIN:
+            return inside[0], "stacks"
         return main, "stacks"
     if pending:
         return entry_wait(pending[0], project), "flight"
@@ -178,8 +177,8 @@ def entry_wait(entry: CollectiveEntry, project: Project) -> Wait:
             return wait
     user = tuple(p for p in entry.frames if project.contains(p.file))
     op = entry.op.split(" ")[0]
-    kind = "point_to_point" if entry.is_p2p or op in ("send", "recv") else "collective"
-    return Wait("point_to_point" if kind == "point_to_point" else "collective", op, user)
+    is_p2p = entry.is_p2p or op in ("send", "recv")
+    return Wait("point_to_point" if is_p2p else "collective", op, user)
 
 
 def _child(sample: ProcessStacks, project: Project) -> Child:
@@ -210,14 +209,3 @@ def _is_moving(evidence: RankEvidence, wait: Wait | None) -> bool:
 
 def innermost(wait: Wait | None) -> Place | None:
     return wait.user[0] if wait is not None and wait.user else None
-
-
-def sites(entries: Iterable[CollectiveEntry], project: Project) -> list[tuple[str, str, int]]:
-    """Return (op, file, line) of the innermost user frame of each entry, in order."""
-    found = []
-    for entry in entries:
-        place = next((p for p in entry.frames if project.contains(p.file)), None)
-        found.append(
-            (entry.op, (place.file or "") if place else "", (place.line or 0) if place else 0)
-        )
-    return found

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from eroica.localize.collectives import timeouts_ms
+from eroica.localize.missing import absent_phrase
 from eroica.localize.source import Project
 from eroica.localize.stuck_suspect import Suspect, at
 from eroica.localize.stuck_view import RankView
@@ -35,7 +36,8 @@ def _last_collective(view: RankView) -> str:
     if entry is None:
         return view.wait.op if view.wait is not None and view.wait.is_distributed else ""
     number = entry.p2p_sequence if entry.is_p2p else entry.sequence
-    return f"{entry.op} #{number}" + ("" if view.pending else " (done)")
+    counted = f" #{number}" if number is not None else ""
+    return entry.op + counted + ("" if view.pending else " (done)")
 
 
 def _where(view: RankView, project: Project) -> str:
@@ -111,9 +113,12 @@ def findings(
         found.append(("exit", f"{rank_phrase(ended)} ended", ended))
     elif len(alive) == len(views) and alive:
         found.append(("exit", "nobody exited", alive))
-    steps = {v.rank: v.num_steps for v in views if v.num_steps}
+    steps = {v.rank: number for v in views if (number := v.num_steps)}
     if len(set(steps.values())) > 1:
-        text = ", ".join(f"rank {r}: {n}" for r, n in steps.items())
+        by_number: dict[int, list[int]] = {}
+        for rank, number in steps.items():
+            by_number.setdefault(number, []).append(rank)
+        text = "; ".join(f"{n} on {rank_phrase(some)}" for n, some in by_number.items())
         found.append(("steps", f"steps done differ: {text}", tuple(steps)))
     return tuple(
         Finding(
@@ -131,17 +136,15 @@ def not_seen(views: Sequence[RankView], evidence: JobEvidence, project: Project)
     """Say what would make the answer surer, and how to get it."""
     missing: list[str] = []
     present = {v.rank for v in views}
-    absent = [r for r in range(evidence.world_size) if r not in present]
+    absent = absent_phrase(present, evidence.world_size)
     bare = [v.rank for v in views if not v.threads and not v.has_exited]
     if absent:
         missing.append(
-            f"nothing was collected of {rank_phrase(absent[:64])}: run `eroica collect` on "
-            f"{'its host' if len(absent) == 1 else 'their hosts'}"
+            f"nothing was collected of {absent}: run `eroica collect` on "
+            f"{'its host' if absent.startswith('rank ') else 'their hosts'}"
         )
     if bare:
-        missing.append(
-            f"no stacks of {rank_phrase(bare[:64])}: `eroica collect` takes them with py-spy"
-        )
+        missing.append(f"no stacks of {rank_phrase(bare)}: `eroica collect` takes them with py-spy")
     unrecorded = [v.rank for v in views if v.evidence.flight is None]
     if unrecorded and len(unrecorded) == len(views):
         missing.append(

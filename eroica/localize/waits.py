@@ -12,7 +12,7 @@ from typing import Literal
 
 from eroica.localize.source import FunctionInfo, Project, is_library_file
 from eroica.localize.source_calls import POINT_TO_POINT, collective_kind, dotted
-from eroica.localize.source_lines import is_lock, is_queue, line_calls
+from eroica.localize.source_lines import is_bounded, is_lock, is_queue, line_calls
 from eroica.records import Place, ThreadStack, ThreadState
 
 WaitKind = Literal[
@@ -144,7 +144,7 @@ def classify(thread: ThreadStack, project: Project, state: ThreadState | None = 
     user = tuple(p for p in frames if project.contains(p.file))
     first = next((i for i, p in enumerate(frames) if project.contains(p.file)), len(frames))
     library = frames[:first]
-    known = _from_library(library, frames)
+    known = _from_library(library)
     if known is None and first < len(frames) and not [p for p in library if not _is_glue(p)]:
         known = _from_line(frames[first], project)
     if known is not None and known[0] == "device" and thread.is_active:
@@ -165,7 +165,7 @@ def _is_glue(place: Place) -> bool:
     return is_library_file(place.file) and short(place.name) in _SKIPPED
 
 
-def _from_library(library: list[Place], frames: list[Place]) -> tuple[WaitKind, str] | None:
+def _from_library(library: list[Place]) -> tuple[WaitKind, str] | None:
     """Classify by library frames; the one nearest to the user names the operation."""
     if any(_tail(p) == "_bootstrap.py" or "importlib" in (p.file or "") for p in library):
         return "import", "import"
@@ -188,7 +188,6 @@ def _from_library(library: list[Place], frames: list[Place]) -> tuple[WaitKind, 
             return ("lock", "logging") if short(place.name) == "acquire" else None
         if "filelock" in (place.file or ""):
             return "file_lock", "FileLock"
-    del frames
     return None
 
 
@@ -301,4 +300,6 @@ def _has_timeout(user: tuple[Place, ...], project: Project) -> bool:
     if function is None:
         return False
     _, calls = line_calls(function, user[0].line)
-    return any(k.arg == "timeout" for call in calls for k in call.keywords)
+    return any(
+        is_bounded(call, by_position=call_wait(call, function) is not None) for call in calls
+    )

@@ -52,7 +52,7 @@ def summarize_samples(
     count is samples, total_ns their share of the window; mu is the share of samples on CPU.
     """
     own = [stack for stack in samples.stacks if not stack.process]
-    thread = _training_thread(own)
+    thread = training_thread(own)
     on_thread = [stack for stack in own if stack.thread == thread]
     children = [stack for stack in samples.stacks if stack.process]
     taken = sum(stack.count for stack in on_thread)
@@ -83,14 +83,24 @@ def summarize_samples(
     )
 
 
-def _training_thread(stacks: Sequence[SampledStack]) -> str:
-    """Return the main thread if it was sampled, else the thread most often on CPU."""
-    counts: dict[str, tuple[int, int]] = {}
+def training_thread(stacks: Sequence[SampledStack]) -> str:
+    """Return the name of the rank's thread that trains.
+
+    It is the one seen in backward or an optimizer (some launchers train in a thread of their own),
+    the main one of several; then the main thread; then who is most on CPU.
+    """
+    scores: dict[str, list[int]] = {}
     for stack in stacks:
-        active, count = counts.get(stack.thread, (0, 0))
-        counts[stack.thread] = (active + stack.active_count, count + stack.count)
-    named = [name for name in counts if "MainThread" in name]
-    return max(named or counts, key=lambda name: counts[name], default="")
+        if not stack.process:
+            score = scores.setdefault(stack.thread, [0, int("MainThread" in stack.thread), 0, 0])
+            score[0] |= any(_is_training(frame) for frame in stack.frames)
+            score[2] += stack.active_count
+            score[3] += stack.count
+    return max(scores, key=lambda name: scores[name], default="")
+
+
+def _is_training(frame: Place) -> bool:
+    return bool(_ENGINE.search(frame.name)) or "torch/optim/" in (frame.file or "")
 
 
 def _count(seen: dict[str, _Seen], stack: SampledStack, project_root: str | None) -> None:
