@@ -18,9 +18,9 @@ from eroica.localize.distance import (
     limit_of,
 )
 from eroica.localize.far import count_far, plain_count_far
-from eroica.localize.roles import is_stage_group, roles_of
+from eroica.localize.roles import is_stage_group
 from eroica.localize.scan import scan
-from eroica.localize.table_file import is_table_file, open_table, write_pattern_table
+from eroica.localize.table_file import is_table_file, open_table, write_table
 from eroica.records import Function
 from tests.make_patterns import make_patterns
 
@@ -139,6 +139,18 @@ def table():
     )
 
 
+def write_pattern_table(path, table):
+    roles = np.array(["ab".index(role) for role in table.roles_R], np.int32)
+    write_table(
+        path,
+        table.functions,
+        blocks_of(table),
+        ranks_R=table.ranks_R,
+        roles_R=roles,
+        hosts_R=table.hosts_R,
+    )
+
+
 def test_a_table_comes_back_from_disk_within_its_resolution(tmp_path):
     before, path = table(), tmp_path / "t.parquet"
     write_pattern_table(path, before)
@@ -245,8 +257,7 @@ def test_no_minority_no_straggler():
     assert slowest(np.array([1.0, 1.0, 0.4])) is None
 
 
-def test_roles_are_places_in_the_pipeline():
-    groups = {"pp_0": (0, 2), "pp_1": (1, 3), "dp_0": (0, 1)}
-    assert roles_of(range(4), groups).tolist() == [0, 0, 1, 1]
+def test_a_group_of_stages_is_told_by_its_words():
+    assert is_stage_group("pp_0")
     assert is_stage_group("7", "PIPELINE_MODEL_PARALLEL_GROUP".replace("_MODEL", ""))
     assert not is_stage_group("dp_mapping")

@@ -3,8 +3,10 @@
 import contextlib
 from dataclasses import fields, replace
 
+import msgspec
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_timeline import make_timeline
@@ -15,6 +17,7 @@ from eroica.records import Function, Place, Setting, Warning
 from eroica.summarize import (
     merge,
     pack,
+    packing,
     read_parquet,
     read_patterns,
     summarize,
@@ -230,3 +233,64 @@ def test_of_two_windows_of_a_rank_the_later_counts():
 
 def test_merging_nobody_gives_an_empty_table():
     assert merge([]).beta_FR.shape == (0, 0)
+
+
+def changed(**columns):
+    """The bytes of a rank in which some fields were written by somebody else."""
+    data = zstandard.ZstdDecompressor().decompress(pack(make_patterns()))
+    packed = msgspec.structs.replace(packing._decoder.decode(data), **columns)
+    return zstandard.ZstdCompressor().compress(msgspec.msgpack.encode(packed))
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"reference": b"\0" * 4}, "different number"),
+        ({"beta": b"\xff" * 12}, "no number"),
+        ({"frames": [(i - 1, 0, -1, -1) for i in range(8000)]}, "deeper than any"),
+    ],
+)
+def test_columns_that_do_not_fit_together_are_refused(columns, said):
+    assert unpack(changed()).rank == 0
+    with pytest.raises(InputError, match=said):
+        unpack(changed(**columns))
+
+
+@pytest.mark.parametrize("culprit", [b"\0" * 8, b"\0" * 80])
+def test_culprits_of_another_number_than_collectives_are_refused(culprit):
+    packed = pack_arrivals(make_patterns().arrivals)
+    packed.culprit = culprit
+    with pytest.raises(ValueError, match="different length"):
+        unpack_arrivals(packed)
+
+
+def test_bytes_that_would_unpack_to_more_than_a_rank_has_are_not_unpacked():
+    honest = zstandard.ZstdCompressor().compress(b"\0" * (65 << 20))
+    with pytest.raises(InputError, match="68157440 bytes unpacked"):
+        unpack(honest)
+    # A frame header may claim any size: magic number, 8 bytes of content size, no content.
+    with pytest.raises(InputError, match="bytes unpacked"):
+        unpack(b"\x28\xb5\x2f\xfd\xe0" + (1 << 60).to_bytes(8, "little") + b"\x01\0\0")
+
+
+@pytest.mark.parametrize("dropped", ["rank", "record", "beta"])
+def test_a_parquet_of_ours_that_lacks_a_column_is_refused(tmp_path, dropped):
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "p.parquet"
+    write_parquet(path, [make_patterns()])
+    pq.write_table(pq.read_table(path).drop_columns([dropped]), path)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_parquet(path)
+
+
+def test_writing_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+    import pyarrow.parquet as pq
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
+    with pytest.raises(OSError, match="No space"):
+        write_parquet(tmp_path / "p.parquet", [make_patterns()])
+    assert not list(tmp_path.iterdir())

@@ -4,13 +4,16 @@ import csv
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from make_timeline import shared
 
 from eroica.config import Parameters
 from eroica.read.kineto import read_timeline
 from eroica.summarize import pack, summarize, unpack
-from eroica.summarize.breakdown import PARTS, device_times
+from eroica.summarize.breakdown import PARTS
+from eroica.summarize.classify import LANE_COLLECTIVE, LANE_DEVICE, LANE_MEMORY, classify
+from eroica.summarize.steps import union_of
 
 DLRM = Path(__file__).parent / "data" / "dlrm_8ranks_v100"
 
@@ -20,6 +23,27 @@ def dlrm():
     timelines = [read_timeline(path) for path in sorted(DLRM.glob("worker*.json.gz"))]
     assert [timeline.rank for timeline in timelines] == list(range(8))
     return timelines
+
+
+def device_times(timeline):
+    """By HolisticTraceAnalysis' definition: compute is the union of kernels that are no collective,
+    non-compute what is left of the union of all device work, all in ns."""
+    lane_E = classify(timeline).lane_E
+    order = np.argsort(timeline.start_ns_E, kind="stable")
+
+    def covered(lanes):
+        events = order[np.isin(lane_E[order], lanes)]
+        return union_of(timeline.start_ns_E[events], timeline.end_ns_E[events])
+
+    compute, busy = covered((LANE_DEVICE,)), covered((LANE_DEVICE, LANE_MEMORY, LANE_COLLECTIVE))
+    first, last = int(busy[0][0]), int(busy[1][-1])
+    held = [int((end - start).sum()) for start, end in (compute, busy)]
+    return {
+        "compute": held[0],
+        "non_compute": held[1] - held[0],
+        "idle": last - first - held[1],
+        "kernel": last - first,
+    }
 
 
 def test_compute_non_compute_and_idle_equal_those_of_hta(dlrm):

@@ -19,9 +19,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eroica.columns import PatternTable
 from eroica.errors import InputError
-from eroica.localize.distance import Block, Numbers, blocks_of
+from eroica.localize.distance import Block, Numbers
 from eroica.records import Function
 
 FORMAT = b"eroica.table.2"
@@ -185,18 +184,30 @@ def open_table(path: str | Path) -> TableFile:
                     f"{file.num_row_groups} of {len(functions)} functions",
                     "write the table again",
                 )
-    except (OSError, pa.ArrowException, msgspec.DecodeError, KeyError) as error:
+            if tuple(file.schema_arrow.names) != NAMES:
+                raise ValueError(f"found the columns {file.schema_arrow.names[:8]}")
+        return _opened(Path(path), functions, about)
+    except (OSError, pa.ArrowException, msgspec.DecodeError, KeyError, ValueError) as error:
         raise InputError(
             f"{path} cannot be read",
-            str(error).splitlines()[0],
+            str(error).splitlines()[0] if str(error) else type(error).__name__,
             next_step="export the table again, or name its file alone",
         ) from error
+
+
+def _opened(path: Path, functions: tuple[Function, ...], about: Ranks) -> TableFile:
+    """Return the table; ValueError where what is told of its ranks does not fit together."""
+    ranks = np.frombuffer(about.ranks, "<i8")
     hosts = np.frombuffer(about.host_ids, "<i4") if about.host_ids else None
     roles = np.frombuffer(about.roles, "<i4") if about.roles else None
+    if any(column is not None and len(column) != len(ranks) for column in (hosts, roles)):
+        raise ValueError(f"hosts or roles of another number than the {len(ranks)} ranks")
+    if hosts is not None and not ((hosts >= 0) & (hosts < len(about.host_names))).all():
+        raise ValueError("a rank on a host without a name")
     return TableFile(
-        path=Path(path),
+        path=path,
         functions=functions,
-        ranks_R=np.frombuffer(about.ranks, "<i8"),
+        ranks_R=ranks,
         roles_R=roles,
         host_names=about.host_names,
         host_ids_R=hosts,
@@ -234,13 +245,15 @@ def write_table(
         },
     )
     unfinished = path.with_name(path.name + ".part")
-    with pq.ParquetWriter(unfinished, schema, **_one_page_a_column(pq)) as writer:
-        for block in blocks:
-            columns = [halved(c) for c in (block.beta_R, block.mu_R, block.sigma_R)]
-            writer.write_table(
-                pa.table(columns, schema=schema), row_group_size=max(1, len(block.beta_R))
-            )
-    unfinished.replace(path)
+    try:
+        with pq.ParquetWriter(unfinished, schema, **_one_page_a_column(pq)) as writer:
+            for block in blocks:
+                columns = [halved(c) for c in (block.beta_R, block.mu_R, block.sigma_R)]
+                rows = pa.table(columns, schema=schema)
+                writer.write_table(rows, row_group_size=max(1, len(block.beta_R)))
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)  # it is there only where writing failed
 
 
 def _one_page_a_column(pq: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -259,17 +272,3 @@ def _one_page_a_column(pq: Any) -> dict[str, Any]:  # noqa: ANN401
 def halved(values_R: Numbers) -> NDArray[np.float16]:
     """Return fractions 0..1 as float16; what is out of range is clipped."""
     return np.asarray(np.clip(values_R, 0, 1), np.float16)
-
-
-def write_pattern_table(path: str | Path, table: PatternTable) -> None:
-    """Write a table in memory."""
-    roles = sorted(set(table.roles_R))
-    number = {role: i for i, role in enumerate(roles)}
-    write_table(
-        path,
-        table.functions,
-        blocks_of(table),
-        ranks_R=table.ranks_R,
-        roles_R=np.array([number[r] for r in table.roles_R], np.int32) if roles else None,
-        hosts_R=table.hosts_R,
-    )

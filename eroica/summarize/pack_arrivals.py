@@ -68,7 +68,9 @@ def unpack_arrivals(packed: PackedArrivals) -> Arrivals:
         expected[prefix] = number + 1
         keys.append(f"{packed.prefixes[prefix]}|{number}")
     start = np.cumsum(_values(packed.start))
-    if not len(keys) == len(start) == len(packed.duration) // 8 == len(packed.num_bytes) // 8:
+    columns = [packed.start, packed.duration, packed.num_bytes]
+    columns += [packed.culprit] if packed.culprit else []  # none where nobody knows
+    if any(len(column) != 8 * len(keys) for column in columns):
         raise ValueError("columns of collectives are of different length")
     return Arrivals(
         key_C=tuple(keys),

@@ -23,6 +23,7 @@ from eroica.summarize.pack_arrivals import PackedArrivals, newest, pack_arrivals
 
 _VERSION = 1
 _MAX_UNPACKED_BYTES = 64 << 20  # a packed rank that claims more is not one of ours
+_MAX_PLACES = 16 << 20  # of all stacks together: 128 MB of references
 _LEVEL = 9
 _MIN_ARRIVALS = 200
 _MAX_COUNT = 2**31 - 1
@@ -89,8 +90,7 @@ def pack(patterns: RankPatterns, *, max_bytes: int | None = None) -> bytes:
 def unpack(data: bytes) -> RankPatterns:
     """Return what ``pack`` made; bytes that are no packed rank raise InputError."""
     try:
-        raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=_MAX_UNPACKED_BYTES)
-        packed = _decoder.decode(raw)
+        packed = _decoder.decode(_decompress(data))
         return _build(packed)
     except (
         zstandard.ZstdError,
@@ -104,6 +104,14 @@ def unpack(data: bytes) -> RankPatterns:
             f"found {len(data)} bytes: {error}",
             "collect the patterns again with this version of eroica",
         ) from error
+
+
+def _decompress(data: bytes) -> bytes:
+    # A frame that tells its size is taken at its word: ``max_output_size`` is for the others.
+    told = zstandard.get_frame_parameters(data).content_size
+    if told > _MAX_UNPACKED_BYTES and told != zstandard.CONTENTSIZE_UNKNOWN:
+        raise ValueError(f"{told} bytes unpacked, a rank has {_MAX_UNPACKED_BYTES} at most")
+    return zstandard.ZstdDecompressor().decompress(data, max_output_size=_MAX_UNPACKED_BYTES)
 
 
 def _pack(patterns: RankPatterns) -> bytes:
@@ -168,11 +176,15 @@ def _build(packed: _Packed) -> RankPatterns:
         return None if number < 0 else strings[number]
 
     stacks: list[tuple[Place, ...]] = []
+    num_places = 0
     for caller, name, file, line in packed.frames:
         if caller >= len(stacks):
             raise ValueError("a frame comes before its caller")
         place = Place(name=strings[name], file=text(file), line=None if line < 0 else line)
         stacks.append((place, *(stacks[caller] if caller >= 0 else ())))
+        num_places += len(stacks[-1])
+        if num_places > _MAX_PLACES:
+            raise ValueError("stacks are deeper than any program's")
     functions = tuple(
         Function(
             id=id,
@@ -187,6 +199,8 @@ def _build(packed: _Packed) -> RankPatterns:
         for id, kind, name, file, line, group, frame, module in packed.functions
     )
     lengths = {len(packed.beta), len(packed.mu), len(packed.sigma), len(packed.count)}
+    if packed.reference is not None:
+        lengths.add(len(packed.reference))
     if lengths != {4 * len(functions)} or len(packed.total_ns) != 8 * len(functions):
         raise ValueError("columns and functions are of different number")
     return RankPatterns(
@@ -256,7 +270,10 @@ def _without_small(patterns: RankPatterns, limit: float) -> RankPatterns:
 
 
 def _floats(raw: bytes) -> Float32:
-    return np.frombuffer(raw, "<f4").astype(np.float32)
+    values = np.frombuffer(raw, "<f4").astype(np.float32)
+    if not np.isfinite(values).all():
+        raise ValueError("a pattern that is no number")
+    return values
 
 
 def _bytes(column: NDArray[Any], dtype: str) -> bytes:

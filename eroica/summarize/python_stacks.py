@@ -107,11 +107,6 @@ class FunctionNames:
         self._ids: dict[int, str] = {}
         self._stacks: dict[int, tuple[Place, ...]] = {-1: ()}
 
-    def is_builtin(self, node: int) -> bool:
-        """Whether the node is a call into C that Python made."""
-        parsed = self._tree.names.get(int(self._tree.name_id_N[node]))
-        return parsed is not None and parsed.is_builtin
-
     def place(self, node: int) -> Place:
         parsed = self._tree.names[int(self._tree.name_id_N[node])]
         return Place(name=parsed.name, file=parsed.file, line=parsed.line)

@@ -39,17 +39,7 @@ def merge(patterns: Sequence[RankPatterns]) -> PatternTable:
     """
     by_rank = {one.rank: one for one in patterns}
     ranks = [by_rank[rank] for rank in sorted(by_rank)]
-    number: dict[str, int] = {}
-    functions: list[Function] = []
-    rows_of = []
-    for one in ranks:
-        rows = np.empty(len(one.functions), np.int64)
-        for i, function in enumerate(one.functions):
-            row = number.setdefault(function.id, len(functions))
-            if row == len(functions):
-                functions.append(function)
-            rows[i] = row
-        rows_of.append(rows)
+    functions, rows_of = _number_functions(ranks)
     shape = (len(functions), len(ranks))
     beta, mu, sigma = (np.zeros(shape, np.float32) for _ in range(3))
     reference = np.zeros(shape, np.float64)
@@ -99,7 +89,8 @@ def write_parquet(path: str | Path, patterns: Sequence[RankPatterns]) -> None:
     import pyarrow.parquet as pq
 
     path = Path(path)
-    functions, parts = _number_functions(patterns)
+    functions, rows_of = _number_functions(patterns)
+    parts = [_columns(one, rows) for one, rows in zip(patterns, rows_of, strict=True)]
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else []
     schema = _schema()
     order = np.argsort(columns[0], kind="stable") if columns else np.empty(0, np.int64)
@@ -122,20 +113,23 @@ def write_parquet(path: str | Path, patterns: Sequence[RankPatterns]) -> None:
         ),
     ]
     unfinished = path.with_name(path.name + ".part")
-    with pq.ParquetWriter(unfinished, schema, compression="zstd") as writer:
-        for table in tables:
-            if len(table):
-                writer.write_table(table, row_group_size=_ROW_GROUP)
-    unfinished.replace(path)
+    try:
+        with pq.ParquetWriter(unfinished, schema, compression="zstd") as writer:
+            for table in tables:
+                if len(table):
+                    writer.write_table(table, row_group_size=_ROW_GROUP)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)  # it is there only where writing failed
 
 
 def _number_functions(
     patterns: Sequence[RankPatterns],
-) -> tuple[list[Function], list[tuple[NDArray[Any], ...]]]:
-    """Return all functions once, and each rank's columns with their numbers in front."""
+) -> tuple[list[Function], list[NDArray[np.int32]]]:
+    """Return all functions once, and the numbers of each rank's own."""
     number: dict[str, int] = {}
     functions: list[Function] = []
-    parts: list[tuple[NDArray[Any], ...]] = []
+    rows_of = []
     for one in patterns:
         rows = np.empty(len(one.functions), np.int32)
         for i, function in enumerate(one.functions):
@@ -143,11 +137,18 @@ def _number_functions(
             if row == len(functions):
                 functions.append(function)
             rows[i] = row
-        rank = np.full(len(rows), one.rank, np.int64)
-        reference = np.zeros(len(rows), np.float32) if one.reference_F is None else one.reference_F
-        columns = (one.beta_F, one.mu_F, one.sigma_F, reference, one.count_F, one.total_ns_F)
-        parts.append((rows, rank, *columns))
-    return functions, parts
+        rows_of.append(rows)
+    return functions, rows_of
+
+
+def _columns(one: RankPatterns, rows: NDArray[np.int32]) -> tuple[NDArray[Any], ...]:
+    """Return a rank's columns with the numbers of its functions and its own in front."""
+    rank = np.full(len(rows), one.rank, np.int64)
+    reference = np.zeros(len(rows), np.float32) if one.reference_F is None else one.reference_F
+    return (
+        *(rows, rank, one.beta_F, one.mu_F, one.sigma_F),
+        *(reference, one.count_F, one.total_ns_F),
+    )
 
 
 def read_parquet(path: str | Path) -> list[RankPatterns]:
@@ -167,7 +168,15 @@ def read_parquet(path: str | Path) -> list[RankPatterns]:
                 next_step="name a patterns.parquet of an incident, or the traces",
             )
         return _read_rows(table)
-    except (OSError, pa.ArrowException, msgspec.DecodeError, IndexError) as error:
+    except (
+        OSError,
+        pa.ArrowException,
+        msgspec.DecodeError,
+        IndexError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise InputError(
             f"{path} cannot be read",
             f"found {str(error).splitlines()[0] if str(error) else type(error).__name__}",
