@@ -12,6 +12,7 @@ from dataclasses import replace
 from eroica.config import Parameters
 from eroica.localize import stuck_order as order
 from eroica.localize import stuck_words as words
+from eroica.localize.missing import absent_phrase
 from eroica.localize.source import Project
 from eroica.localize.stuck_blocked import blocked, follower
 from eroica.localize.stuck_divergence import Divergence
@@ -88,7 +89,23 @@ def _suspects(
         found += peers.diverged() or ([] if peers.lags else order.point_to_point(peers))
         found += order.other_groups(peers)
     found += [_behind(s, found) for s in from_recorder(peers)]
-    return _after_a_death(found, ended, alive) or peers.apart()
+    found = _after_a_death(found, ended, alive) or peers.apart()
+    return found or _missed(ended, waiting, project)
+
+
+def _missed(ended: Sequence[Death], waiting: tuple[int, ...], project: Project) -> list[Suspect]:
+    """A rank that a peer or a time-out ended, where nothing else is seen: the others miss it."""
+    if not ended or not waiting:
+        return []
+    first = ended[0]
+    found = failed(first, project, ended[1:], waiting)
+    ended_by = "a connection that a peer closed"
+    if first.signal:
+        ended_by = "the launcher, as after another rank's failure"
+    elif first.is_timeout:
+        ended_by = "a collective that timed out"
+    against = (*found.against, f"it was ended by {ended_by}: look for who left before it")
+    return [replace(found, confidence=0.45, against=against, action="investigate")]
 
 
 def _placed(
@@ -232,9 +249,9 @@ def _headline(
         return words.headline(first, project)
     waiting = [v for v in seen if v.wait is not None and v.wait.is_distributed]
     present = {v.rank for v in seen if v.wait is not None or v.evidence.flight is not None}
-    absent = [r for r in range(evidence.world_size) if r not in present]
+    absent = absent_phrase(present, evidence.world_size)
     if waiting and absent:
         op = waiting[0].wait.op if waiting[0].wait else "a collective"
         ranks = rank_phrase([v.rank for v in waiting])
-        return f"{ranks} wait in {op}; nothing was collected from {rank_phrase(absent[:64])}"
+        return f"{ranks} wait in {op}; nothing was collected from {absent}"
     return words.headline(None, project)

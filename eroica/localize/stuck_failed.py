@@ -18,7 +18,15 @@ _SECONDARY = re.compile(
     re.I,
 )
 _TIMEOUT = re.compile(r"timed out|timeout|watchdog caught collective", re.I)
-_MEMORY = re.compile(r"out of memory|oom|cannot allocate memory|memoryerror|bad_alloc", re.I)
+_OWN_NETWORK = re.compile(
+    r"(?!Dist|Rendezvous)(?:\w*Connection\w*|\w*Connect\w*|\w*Timeout\w*|BrokenPipeError|EOFError"
+    r"|gaierror|SSL\w*Error|URLError|ReadError)"
+)
+"""Error types of Python's own network calls and of HTTP libraries. c10d raises none of them: what
+the rank lost is a server of its own, not a peer."""
+_MEMORY = re.compile(
+    r"out of memory|\boom\b|oom[-_ ]?kill|cannot allocate memory|memoryerror|bad_alloc", re.I
+)
 _DEVICE = re.compile(
     r"\bxid\b|ecc error|unspecified launch failure|illegal memory access|device-side assert|"
     r"nvlink error|cudaerror.*(hardware|unavailable)|fell off the bus",
@@ -45,11 +53,23 @@ class Death:
     error_type: str | None
 
     @property
+    def is_own_network(self) -> bool:
+        """Whether a server or a loader of the rank's own failed it, rather than its peers."""
+        inner = (self.frames[0].file or "").replace("\\", "/") if self.frames else ""
+        if "torch/distributed/" in inner:
+            return False
+        kind = (self.error_type or "").rpartition(".")[2]
+        return "torch/utils/data/" in inner or bool(_OWN_NETWORK.fullmatch(kind))
+
+    @property
     def is_secondary(self) -> bool:
-        return bool(_SECONDARY.search(self.text)) or self.signal in ("SIGTERM", "15")
+        told = bool(_SECONDARY.search(self.text)) and not self.is_own_network
+        return told or self.signal in ("SIGTERM", "15")
 
     @property
     def is_timeout(self) -> bool:
+        if self.is_own_network:
+            return False
         return bool(_TIMEOUT.search(self.text)) and not self.is_secondary
 
     @property
@@ -58,8 +78,9 @@ class Death:
 
     @property
     def weight(self) -> tuple[int, int, float]:
-        """Sort key: errors of a rank's own first, then time-outs, then victims; earliest first."""
-        kind = 2 if self.is_secondary else (1 if self.is_timeout else 0)
+        """Sort key: errors of a rank's own first, then of its own network, then time-outs, then
+        victims; earliest first."""
+        kind = 3 if self.is_secondary else (2 if self.is_timeout else int(self.is_own_network))
         told = 0 if (self.frames or self.text or self.signal) else 1
         return kind, told, float(self.time_ns) if self.time_ns is not None else float("inf")
 
@@ -67,15 +88,19 @@ class Death:
 def deaths(evidence: JobEvidence, views: Sequence[RankView]) -> list[Death]:
     """Return how each ended rank ended, the one to blame first."""
     found: list[Death] = []
+    by_rank: dict[int | None, list[LogEvent]] = {}
+    for event in evidence.log_events:
+        by_rank.setdefault(event.rank, []).append(event)
     for view in views:
-        events = [e for e in evidence.log_events if e.rank == view.rank]
+        events = by_rank.get(view.rank, [])
         ended = view.evidence.exit if view.has_exited else None
         told = _told(events)
         if ended is None and not (told and _ended_it(told, view)):
             continue
         message = (ended.message if ended else None) or (told.text if told else "")
-        message = message or _shared_word(evidence, view, ended)
-        kind = ended.error_type if ended else None
+        message = message or _shared_word(evidence, view, ended, by_rank)
+        said = told.fields.get("error_type") if told else None
+        kind = (ended.error_type if ended else None) or (said if isinstance(said, str) else None)
         found.append(
             Death(
                 rank=view.rank,
@@ -90,19 +115,24 @@ def deaths(evidence: JobEvidence, views: Sequence[RankView]) -> list[Death]:
     return sorted(found, key=lambda d: d.weight)
 
 
-def _shared_word(evidence: JobEvidence, view: RankView, ended: RankExit | None) -> str:
-    """What lines without a rank say of an aborted process: gloo's check of sizes, a kill.
+def _shared_word(
+    evidence: JobEvidence,
+    view: RankView,
+    ended: RankExit | None,
+    by_rank: dict[int | None, list[LogEvent]],
+) -> str:
+    """What its own lines and those without a rank say of an aborted process: gloo's check of
+    sizes, a kill.
 
     gloo aborts where NCCL would hang: operands of one collective that do not fit.
     """
-    aborted = ended is not None and (ended.signal in ("SIGABRT", "SIGKILL"))
-    if not aborted:
+    if ended is None or ended.signal not in ("SIGABRT", "SIGKILL"):
         return ""
-    if ended is not None and ended.signal == "SIGKILL" and (kills := _memory_kills(evidence, view)):
+    if ended.signal == "SIGKILL" and (kills := _memory_kills(evidence, view)):
         return f"the kernel killed {kills:.0f} of its processes for memory (oom_kill)"
-    texts = [e.text for e in evidence.log_events if e.rank in (None, view.rank)]
+    texts = [e.text for e in (*by_rank.get(view.rank, ()), *by_rank.get(None, ()))]
     texts += view.evidence.log_tail.splitlines()
-    wanted = _SHAPE if ended is not None and ended.signal == "SIGABRT" else _MEMORY
+    wanted = _SHAPE if ended.signal == "SIGABRT" else _MEMORY
     return next((t.strip()[:300] for t in texts if wanted.search(t)), "")
 
 
