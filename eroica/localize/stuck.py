@@ -21,6 +21,7 @@ from eroica.localize.stuck_left import last_places
 from eroica.localize.stuck_logs import with_logs
 from eroica.localize.stuck_peers import Peers
 from eroica.localize.stuck_recorder import from_recorder
+from eroica.localize.stuck_sources import other_sources
 from eroica.localize.stuck_suspect import Suspect
 from eroica.localize.stuck_view import RankView, views
 from eroica.records import FAMILY, JobEvidence, Symptom, Verdict
@@ -88,6 +89,7 @@ def _suspects(
     else:
         found += peers.diverged() or ([] if peers.lags else order.point_to_point(peers))
         found += order.other_groups(peers)
+        found += other_sources(peers)
     found += [_behind(s, found) for s in from_recorder(peers)]
     found = _after_a_death(found, ended, alive) or peers.apart()
     return found or _missed(ended, waiting, project)
