@@ -89,10 +89,15 @@ def _with_source_root(evidence: JobEvidence, root: Path | None) -> JobEvidence:
 
 def from_incident(folder: IncidentFolder, *, source_root: Path | None = None) -> Gathered:
     """Load what a saved incident was made from."""
+    from eroica.read.saved import believable
     from eroica.summarize import read_parquet
 
     evidence = folder.read_evidence()
     patterns = read_parquet(folder.patterns_path) if folder.patterns_path.exists() else []
+    warnings: list[Warning] = []
+    if evidence is not None:
+        evidence = believable(evidence, folder.path / "evidence.json", warnings)
+    patterns = _of_ranks(patterns, str(folder.patterns_path), warnings)
     if evidence is None and not patterns:
         raise InputError(
             f"incident {folder.id} cannot be diagnosed again",
@@ -101,7 +106,7 @@ def from_incident(folder: IncidentFolder, *, source_root: Path | None = None) ->
         )
     evidence = evidence or JobEvidence(ranks=(), world_size=len(patterns))
     evidence = _with_source_root(evidence, source_root)
-    return Gathered(evidence, list(patterns), source=f"incident {folder.id}")
+    return Gathered(evidence, patterns, f"incident {folder.id}", warnings)
 
 
 def from_pid(
@@ -190,7 +195,7 @@ def _summarize(
     started = time.monotonic()
     for path in inputs.patterns:
         try:
-            patterns.extend(read_patterns(path))
+            patterns += _of_ranks(read_patterns(path), str(path), warnings)
         except (EroicaError, OSError, ValueError) as error:
             warnings.append(_warning(path, error))
     files = [(trace.path, trace.rank) for trace in (*inputs.traces, *inputs.nsys)]
@@ -207,7 +212,7 @@ def _summarize(
         if isinstance(result, tuple):
             warnings.append(_warning(*result))
         else:
-            patterns.append(result)
+            patterns += _of_ranks([result], result.source, warnings)
             warnings.extend(result.warnings)
     events, size = (sum(getattr(one, name) for one in patterns) for name in _SIZES)
     if events:
@@ -215,6 +220,19 @@ def _summarize(
         ranks = f"{len(patterns)} rank{'' if len(patterns) == 1 else 's'}"
         progress(f"read {ranks}, {events:,} events, {units.size(size)} in {took}")
     return sorted(patterns, key=lambda one: one.rank), warnings
+
+
+def _of_ranks(
+    patterns: "Sequence[RankPatterns]", path: str, warnings: list[Warning]
+) -> "list[RankPatterns]":
+    """The patterns whose rank can be one: up to the largest rank everything is counted."""
+    from eroica.read.names import is_rank
+
+    kept = [one for one in patterns if is_rank(one.rank)]
+    if len(kept) < len(patterns):
+        lost = next(one.rank for one in patterns if not is_rank(one.rank))
+        warnings.append(Warning(file=path, what=f"holds patterns of rank {lost}: no job has it"))
+    return kept
 
 
 def _warning(path: object, error: Exception) -> Warning:

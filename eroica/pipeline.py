@@ -75,7 +75,7 @@ def _diagnose_table(path: Path, progress: Progress) -> IncidentFolder:
     table = open_table(path)
     world_size = len(table.ranks_R)
     gathered = Gathered(JobEvidence(ranks=(), world_size=world_size), source=str(path))
-    folder = _write(gathered, verdict, None)
+    folder = _write(gathered, verdict, None, ranks=table.ranks_R.tolist())
     if world_size <= _MAX_DRAWN_RANKS:
         _keep_shown(folder, table, verdict)
     return folder
@@ -133,11 +133,14 @@ def conclude(
     return _write(gathered, verdict, root)
 
 
-def _write(gathered: Gathered, verdict: Verdict, root: Path | None) -> IncidentFolder:
+def _write(
+    gathered: Gathered, verdict: Verdict, root: Path | None, *, ranks: Sequence[int] = ()
+) -> IncidentFolder:
+    """Make the folder; ``ranks`` are those of a table that is not kept in it."""
     category = verdict.causes[0].category if verdict.causes else verdict.symptom
     folder = incidents.create(category, root)
     try:
-        _fill(folder, gathered, verdict)
+        _fill(folder, gathered, verdict, ranks)
     except BaseException as error:
         if not incidents.is_incident(folder.path):  # half an incident helps nobody
             shutil.rmtree(folder.path, ignore_errors=True)
@@ -151,10 +154,12 @@ def _write(gathered: Gathered, verdict: Verdict, root: Path | None) -> IncidentF
     return folder
 
 
-def _fill(folder: IncidentFolder, gathered: Gathered, verdict: Verdict) -> None:
+def _fill(
+    folder: IncidentFolder, gathered: Gathered, verdict: Verdict, ranks: Sequence[int]
+) -> None:
     from eroica.explain import explain
 
-    incident = build_incident(folder.id, gathered, verdict)
+    incident = build_incident(folder.id, gathered, verdict, ranks)
     _write_inputs(folder, gathered)
     folder.write_incident(incident)
     evidence = gathered.evidence
@@ -187,7 +192,9 @@ def localize(
     return slow
 
 
-def build_incident(name: str, gathered: Gathered, verdict: Verdict) -> Incident:
+def build_incident(
+    name: str, gathered: Gathered, verdict: Verdict, ranks: Sequence[int] = ()
+) -> Incident:
     """Put a verdict and what is known of the job into the record that ``--json`` prints."""
     evidence = gathered.evidence
     seen = _first_unique([*gathered.warnings, *evidence.warnings, *verdict.warnings])
@@ -195,7 +202,7 @@ def build_incident(name: str, gathered: Gathered, verdict: Verdict) -> Incident:
         id=name,
         symptom=verdict.symptom,
         onset=_iso(evidence.onset_ns),
-        job=_job(gathered),
+        job=_job(gathered, ranks),
         causes=tuple(_relative(cause, evidence) for cause in verdict.causes),
         findings=verdict.findings,
         warnings=tuple(seen),
@@ -278,20 +285,21 @@ def _write_inputs(folder: IncidentFolder, gathered: Gathered) -> None:
             folder.write_hardware(to_text(samples), rank=samples.rank)
 
 
-def _job(gathered: Gathered) -> Job:
+def _job(gathered: Gathered, more: Sequence[int]) -> Job:
     evidence, patterns = gathered.evidence, gathered.patterns
-    ranks = sorted({one.rank for one in evidence.ranks} | {one.rank for one in patterns})
+    seen = {one.rank for one in evidence.ranks} | {one.rank for one in patterns} | set(more)
+    ranks = sorted(seen)
     world_size = max(evidence.world_size, (ranks[-1] + 1) if ranks else 0)
-    hosts: dict[str, list[int]] = {}
+    hosts: dict[str, set[int]] = {}
     placed = [(one.host, one.rank) for one in evidence.ranks]
     placed += [(one.host, one.rank) for one in patterns]
     for host, rank in placed:
-        if host and rank not in hosts.setdefault(host, []):
-            hosts[host].append(rank)
+        if host:
+            hosts.setdefault(host, set()).add(rank)
     return Job(
         world_size=world_size,
         ranks=tuple(ranks),
-        missing_ranks=tuple(sorted(set(range(world_size)) - set(ranks))),
+        missing_ranks=tuple(rank for rank in range(world_size) if rank not in seen),
         hosts={host: tuple(sorted(members)) for host, members in sorted(hosts.items())},
         backend=evidence.backend,
         step_ms=StepMs(before=evidence.step_ms_before, now=evidence.step_ms_now),

@@ -25,6 +25,8 @@ _MAX_ITEMS = 12
 _RANK = r"\d+(?![\d.]|\s*(?:%|(?:ns|us|µs|ms|s|of)\b))"
 _RANKS = re.compile(rf"(?i)\branks\s+{_RANK}(?:(?:\s*(?:-|to|,|and))+\s*{_RANK})*|\brank\s+\d+")
 """``rank 3``, ``ranks 0-3, 5 and 7``; of ``rank 0, 22 of 60`` only what is a rank."""
+_PLACE = re.compile(r"([\w./<>+-]{1,400}\.\w{1,20}):(\d+)(?:-(\d+))?")
+"""Bounded: a source line of letters alone would be tried from each of them to its end."""
 _MAX_CHARS = 2_000
 
 
@@ -87,8 +89,11 @@ def _checked_size(answer: ModelAnswer) -> ModelAnswer | list[str]:
         return ["summary is empty"]
     if not answer.claims and answer.verdict != "insufficient evidence":
         return ["claims is empty although the verdict is not insufficient evidence"]
+    cited = [key for claim in answer.claims for key in claim.citations]
+    texts = [answer.summary, *(claim.text for claim in answer.claims), *cited]
+    texts += [*answer.next_steps, *answer.disproved_by]
     longest = max(len(answer.claims), len(answer.next_steps), len(answer.disproved_by))
-    if longest > _MAX_ITEMS or len(answer.summary) > _MAX_CHARS:
+    if longest > _MAX_ITEMS or max(map(len, texts)) > _MAX_CHARS:
         return [f"too long: at most {_MAX_ITEMS} items a list and {_MAX_CHARS} characters a text"]
     return answer
 
@@ -121,22 +126,24 @@ class Grounds:
     """File, as written in the evidence, to the lines shown or named there."""
     numbers: tuple[float, ...]
     ranks: frozenset[int]
+    world_size: int = 0
+    """Ranks below it are ranks of the job, seen or not."""
 
     @classmethod
     def of(cls, incident: Incident, pack: Pack) -> "Grounds":
         text = "\n".join([pack.text, *(part.name for part in pack.parts)])
         lines: dict[str, set[int]] = {}
-        for file, first, last in re.findall(r"([\w./<>+-]+\.\w+):(\d+)(?:-(\d+))?", text):
+        for file, first, last in _PLACE.findall(text):
             lines.setdefault(file, set()).update(_span(first, last))
         for excerpt in pack.excerpts:
             lines.setdefault(excerpt.file, set()).update(range(excerpt.first, excerpt.last + 1))
         job = incident.job
-        ranks = set(job.ranks) | set(job.missing_ranks) | set(range(job.world_size))
         return cls(
             findings=frozenset(finding.id for finding in incident.findings),
             lines={file: frozenset(known) for file, known in lines.items()},
             numbers=tuple(sorted({float(number) for number, _ in _numbers(text)})),
-            ranks=frozenset(ranks),
+            ranks=frozenset((*job.ranks, *job.missing_ranks)),
+            world_size=job.world_size,
         )
 
     def resolves(self, citation: str) -> bool:
@@ -157,13 +164,16 @@ class Grounds:
         plain = re.sub(r"\b[FC]\d+\b|[\w./-]+\.\w+:\d+(?:-\d+)?|\(?#\d+\)?", " ", prose)
         unknown = []
         for text in _RANKS.findall(plain):
-            outside = [n for n in re.findall(r"\d+", text) if int(n) not in self.ranks]
-            unknown += [f"rank {n}" for n in outside]
+            unknown += [f"rank {n}" for n in re.findall(r"\d+", text) if not self._has_rank(n)]
         plain = _RANKS.sub(" ", plain)
         for number, is_percent in _numbers(plain):
             if not self._holds(number, is_percent):
                 unknown.append(f"{number}{' %' if is_percent else ''}")
         return list(dict.fromkeys(unknown))
+
+    def _has_rank(self, digits: str) -> bool:
+        rank = _number(digits)
+        return rank in self.ranks or rank < self.world_size
 
     def _holds(self, number: str, is_percent: bool) -> bool:
         value = float(number)
@@ -175,8 +185,13 @@ class Grounds:
         return any(abs(value - known * s) <= slack for known in self.numbers for s in scales)
 
 
+def _number(digits: str) -> int:
+    """A rank or a line; of more digits than any has only the first ones (Python refuses 4300)."""
+    return int(digits[:18])
+
+
 def _span(first: str, last: str | None) -> range:
-    start, end = int(first), int(last or first)
+    start, end = _number(first), _number(last or first)
     return range(start, min(end, start + 2_000) + 1)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eroica.read.kineto_info import parse_event, rank_list, whole_number
+from eroica.read.names import LARGEST_WORLD
 
 HOST_BACKENDS = frozenset(("gloo", "mpi"))
 BACKENDS = HOST_BACKENDS | {"nccl", "rccl", "ucc", "xccl", "hccl", "mccl", "cncl", "eccl", "ccl"}
@@ -40,6 +41,8 @@ _DTYPE_BYTES = {
     "complexdouble": 16,
 }
 _LARGEST_BYTES = 2**62
+_MOST_MEMBERS = 4 * LARGEST_WORLD
+"""Of all groups that one trace names: three numbers of an event may stand for a million ranks."""
 
 
 @dataclass(slots=True)
@@ -75,7 +78,9 @@ def note_of(text: bytes, groups: dict[str, tuple[int, ...]]) -> CollectiveNote |
     if "Collective name" in args:
         note = _from_metadata(args)
         if note.group and not groups.get(note.group):
-            groups[note.group] = _group_ranks(args)
+            ranks = _group_ranks(args)
+            is_room = sum(map(len, groups.values())) + len(ranks) <= _MOST_MEMBERS
+            groups[note.group] = ranks if is_room else ()
         return note
     backend, colon, op = str(event.get("name", "")).partition(":")
     if colon and backend in BACKENDS:
@@ -102,7 +107,7 @@ def _group_ranks(args: dict[str, Any]) -> tuple[int, ...]:
     ranks = rank_list(args.get("Process Group Ranks"))
     pattern = ("Global rank start", "Global rank stride", "Group size")
     start, stride, size = (whole_number(args.get(key)) for key in pattern)
-    if ranks or start is None or not stride or not size:
+    if ranks or start is None or not stride or not size or start + stride * size > LARGEST_WORLD:
         return ranks
     return tuple(range(start, start + stride * size, stride))
 

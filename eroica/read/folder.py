@@ -143,15 +143,14 @@ def _identity(path: Path, warnings: list[Warning]) -> tuple[int, int] | None:
 def _refuse_several_jobs(found: list[Found]) -> None:
     """Mixing one job's dumps with another's stacks would be worse than no answer."""
     for kind in _ONE_A_RANK:
-        folders: dict[Path, set[int]] = defaultdict(set)
+        owners: dict[int, dict[Path, None]] = defaultdict(dict)
+        folders: dict[Path, None] = {}
         for one in of_kind(found, kind):
             if one.rank is not None:
-                folders[_job_folder(one.path)].add(one.rank)
-        clashing = [
-            folder
-            for folder, ranks in folders.items()
-            if any(ranks & other for name, other in folders.items() if name != folder)
-        ]
+                folder = _job_folder(one.path)
+                owners[one.rank][folder] = folders[folder] = None
+        shared = {one for some in owners.values() if len(some) > 1 for one in some}
+        clashing = [folder for folder in folders if folder in shared]
         if clashing:
             shown = ", ".join(str(folder) for folder in clashing[:4])
             more = f" and {len(clashing) - 4} more" if len(clashing) > 4 else ""

@@ -23,6 +23,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 
@@ -36,6 +37,11 @@ _MAX_COUNTERS = 4096
 _UNIT = re.compile(r"\s*\[(?P<unit>[^\]]*)\]\s*$")
 _NUMBER = re.compile(r"^\s*(-?\d[\d.eE+-]*)\s*(?:%|W|MiB|MHz|C)?\s*$")
 _SCALE = {"%": 0.01, "mib": 1 << 20, "mhz": 1e6}
+# MemoryError: numpy makes room for the shape that stands in an array's head.
+_BROKEN_ARRAYS = (
+    *(zipfile.BadZipFile, KeyError, ValueError, OSError, EOFError, TypeError),
+    *(NotImplementedError, MemoryError),
+)
 _NEXT = "the forms that are read stand in docs/formats.md; eroica collect writes one"
 
 
@@ -54,7 +60,8 @@ def row(time_ns: int, values: Iterable[float | None]) -> str:
 def to_text(samples: HardwareSamples) -> str:
     """All samples as such a file; four digits of each, which is more than a counter knows."""
     names = list(samples.values_N)
-    table = np.column_stack([samples.values_N[name] for name in names])
+    table = np.array([samples.values_N[name] for name in names]).T
+    table = table.reshape(len(samples.time_ns_N), len(names))
     lines = [header(names, host=samples.host, rank=samples.rank)]
     for time_ns, values in zip(samples.time_ns_N.tolist(), table.tolist(), strict=True):
         lines.append(row(time_ns, (float(f"{value:.4g}") for value in values)))
@@ -97,7 +104,7 @@ def _read_jsonl(path: Path, text: str, rank: int | None) -> HardwareSamples:
         times,
         counters,
         rows,
-        rank=told if isinstance(told, int) else rank,
+        rank=told if names.is_rank(told) else rank,
         host=str(head.get("host") or ""),
     )
 
@@ -114,7 +121,7 @@ def _read_csv(path: Path, text: str, rank: int | None) -> HardwareSamples:
     times, rows = [], []
     for cells in table[1:]:
         time_ns = _cell_time(time_name, cells[0]) if cells else None
-        if time_ns is not None:
+        if _is_time(time_ns):
             times.append(time_ns)
             pairs = zip(cells[1:], titles, strict=False)
             rows.append([_cell(cell) * scale for cell, (_, scale) in pairs])
@@ -138,9 +145,9 @@ def _read_npz(path: Path, data: bytes, rank: int | None) -> HardwareSamples:
             for name, array in found.items()
             if array.shape == times.shape and array.ndim == 1
         }
-    except (zipfile.BadZipFile, KeyError, ValueError, OSError, EOFError, TypeError) as error:
+    except _BROKEN_ARRAYS as error:
         raise InputError(f"{path} holds no samples", str(error), _NEXT) from error
-    if not len(times) or not values:
+    if not times.size or not values:
         raise InputError(f"{path} holds no samples", "no array is as long as time_ns", _NEXT)
     order = np.argsort(times, kind="stable")
     return HardwareSamples(times[order], {k: v[order] for k, v in values.items()}, rank=rank)
@@ -167,7 +174,7 @@ def _make(
     return HardwareSamples(time_ns[order], columns, rank=rank, host=host)
 
 
-def _is_time(value: object) -> bool:
+def _is_time(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62
 
 

@@ -171,5 +171,6 @@ def log_rank(path: Path) -> int | None:
     rank = names.rank_of(path)
     folder = path.parent
     if rank is None and folder.name.isdecimal() and folder.parent.name.startswith("attempt_"):
-        return int(folder.name[:7])
+        number = int(folder.name[:7])
+        return number if names.is_rank(number) else None
     return rank

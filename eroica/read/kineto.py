@@ -62,7 +62,7 @@ def read_timeline(
     document = _read_document(path, block_bytes)
     info = trace_info(document.metadata)
     events = _normalized(document)
-    _drop_impossible(events, str(path))
+    _drop_impossible(events, document.stream.path)
     name_id_E, names = unique_ids(events.columns.name_id_E, document.events.names)
     track_id_E, tracks = build_tracks(
         events.columns.track_id_E,
@@ -82,7 +82,7 @@ def read_timeline(
     )
     told_ranks = (rank, info.rank, rank_of(Path(path)))
     return Timeline(
-        path=str(path),
+        path=document.stream.path,
         rank=next((told for told in told_ranks if told is not None), None),
         world_size=info.world_size,
         start_ns_E=columns.start_ns_E,

@@ -6,7 +6,6 @@ event is read by its known fields where they can be found, else left out; readin
 next event. What was repaired or lost becomes a warning with the byte it began at.
 """
 
-import json
 import re
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from eroica.errors import InputError
 from eroica.read import scan
-from eroica.read.json_strings import decode_string
+from eroica.read.json_strings import decode_string, load_value
 from eroica.read.kineto_columns import EventColumns
 from eroica.read.kineto_repair import last_event, next_event, repair_event, salvage_metadata
 from eroica.read.opening import ByteStream
@@ -26,7 +25,7 @@ LARGEST_ELEMENT = 1 << 26
 LARGEST_REPAIRED = 1 << 20
 _KEPT_VALUE = 1 << 20
 """Metadata beyond this (logs some versions embed) is dropped, save for distributedInfo."""
-_SPACE = b" \t\r\n"
+_NO_SPACE, _NO_SPACE_OR_COMMA = re.compile(rb"[^ \t\r\n]"), re.compile(rb"[^ \t\r\n,]")
 _BOM = b"\xef\xbb\xbf"
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 
@@ -95,14 +94,13 @@ class TraceDocument:
         self._end += count
         return count > 0
 
-    def _next_byte(self, skipped: bytes = _SPACE) -> bytes:
-        """Step over ``skipped`` and return the byte there; empty at the end of the file."""
+    def _next_byte(self, wanted: "re.Pattern[bytes]" = _NO_SPACE) -> bytes:
+        """Step to the next byte that is wanted and return it; empty at the end of the file."""
         while True:
-            while self._at < self._end:
-                byte = self._buffer[self._at : self._at + 1]
-                if byte not in skipped:
-                    return bytes(byte)
-                self._at += 1
+            if found := wanted.search(self._buffer, self._at, self._end):
+                self._at = found.start()
+                return bytes(found[0])
+            self._at = self._end
             if not self._fill():
                 return b""
 
@@ -121,7 +119,7 @@ class TraceDocument:
     def _read_members(self) -> bool:
         """Read key by key; return whether the object was closed."""
         while True:
-            byte = self._next_byte(_SPACE + b",")
+            byte = self._next_byte(_NO_SPACE_OR_COMMA)
             if byte == b"}":
                 self._at += 1
                 return True
@@ -161,7 +159,7 @@ class TraceDocument:
         raw = bytes(self._buffer[self._at : end])
         if len(raw) <= _KEPT_VALUE or key == "distributedInfo":
             try:
-                self.metadata[key] = json.loads(raw.decode("utf-8", "replace"), strict=False)
+                self.metadata[key] = load_value(raw.decode("utf-8", "replace"))
             except (ValueError, RecursionError):
                 self.metadata.update(salvage_metadata(raw))
                 self._warn(f"the value of {key!r} is not JSON and was left out", self._at)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eroica.read.kineto_info import whole_number
 from eroica.read.kineto_repair import salvage_metadata
 from eroica.read.names import rank_of
 from eroica.read.opening import ByteStream, foreign_format
@@ -54,12 +55,12 @@ def sniff(path: str | Path) -> TraceHead | None:
         found = _told_info(head)
         if "rank" not in found and is_object:
             found = _told_info(_tail(stream)) | found
-    rank = found.get("rank", rank_of(Path(path)))
+    rank = whole_number(found["rank"]) if "rank" in found else rank_of(Path(path))
     host = _WHERE.search(head)
     return TraceHead(
         path=str(path),
         rank=rank,
-        world_size=found.get("world_size") or None,
+        world_size=whole_number(found.get("world_size")) or None,
         backend=found.get("backend", ""),
         host=host[1].decode("utf-8", "replace") if host else "",
         is_list=is_list,

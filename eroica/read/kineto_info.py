@@ -8,8 +8,11 @@ from typing import Any
 
 import msgspec
 
-LARGEST_WORLD = 10_000_000
+from eroica.read.json_strings import load_value
+from eroica.read.names import LARGEST_WORLD
+
 _RANGE_MARK = "..."
+_LARGEST_NS = 2**62
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def whole_number(value: object) -> int | None:
     if isinstance(value, str) and re.fullmatch(r"\d{1,8}", value):
         value = int(value)
     is_number = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_number and 0 <= value < LARGEST_WORLD else None  # type: ignore[operator, return-value]
+    return value if is_number and 0 <= value <= LARGEST_WORLD else None  # type: ignore[operator, return-value]
 
 
 def rank_list(value: object) -> tuple[int, ...]:
@@ -67,7 +70,7 @@ def parse_event(text: bytes) -> dict[str, Any]:
         event = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         try:
-            event = json.loads(text.decode("utf-8", "replace"), strict=False)
+            event = load_value(text.decode("utf-8", "replace"))
         except (ValueError, RecursionError):
             return {}
     if not isinstance(event, dict):
@@ -82,13 +85,15 @@ def span_ns(text: bytes) -> tuple[int, int] | None:
     try:
         event = json.loads(text.decode("utf-8", "replace"), parse_float=Decimal, strict=False)
         start, duration = (Decimal(event[key]) * 1000 for key in ("ts", "dur"))
+        if not (abs(start) < _LARGEST_NS and abs(duration) < _LARGEST_NS):
+            return None  # 1e999999 would be a number of a million digits
         return round(start), round(duration)
     except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
         return None
 
 
 def _base_ns(value: object) -> int:
-    if isinstance(value, str) and value.isdecimal():
+    if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value):
         value = int(value)
     if isinstance(value, int) and 0 <= value < 2**63:
         return int(value)

@@ -14,12 +14,11 @@ from eroica.read.json_strings import decode_string
 _NEXT = re.compile(rb'\}\s*,\s*(?=\{\s*")|(?=\{\s*"ph"\s*:)|\}\s*(?=\]\s*(?:\}|,\s*"\w+"\s*:))')
 _LAST = re.compile(rb"\}\s{0,64},?\s{0,64}\]\s{0,64}\}?\s{0,64}\Z")
 _KEY = rb'"(?:ph|cat|name|pid|tid|ts|dur|args|id|bp|s)"\s*:'
-_TEXT = {
-    key: re.compile(
-        rb'"%s"\s*:\s*"(.*?)"\s*(?:,\s*(?=%s)|\}\s*,?\s*\Z)' % (key.encode(), _KEY), re.DOTALL
-    )
-    for key in ("name", "cat")
-}
+_TEXT = {key: re.compile(rb'"%s"\s*:\s*(?=")' % key.encode()) for key in ("name", "cat")}
+# Bounded: unbounded spaces would be tried in every split.
+_STRING = re.compile(
+    rb'"(.*?)"\s{0,64}(?:,\s{0,64}(?=%s)|\}\s{0,64},?\s{0,64}\Z)' % _KEY, re.DOTALL
+)
 _SCALAR = {
     key: re.compile(rb'"%s"\s*:\s*("[^"\\]*"|-?[0-9][0-9.eE+-]*)' % key.encode())
     for key in ("ph", "pid", "tid", "ts", "dur")
@@ -53,14 +52,14 @@ def repair_event(raw: bytes) -> bytes | None:
     if raw.count(b'"ts"') != 1:
         return None  # pieces of several events written over each other
     scalars = {key: found[1] for key, p in _SCALAR.items() if (found := p.search(raw))}
-    name = _TEXT["name"].search(raw)
+    name = _text(raw, "name")
     if scalars.get("ph") != b'"X"' or name is None or not {"ts", "dur"} <= scalars.keys():
         return None
-    category = _TEXT["cat"].search(raw)
+    category = _text(raw, "cat")
     event = {
         "ph": "X",
-        "cat": decode_string(b'"' + category[1] + b'"')[0] if category else "",
-        "name": decode_string(b'"' + name[1] + b'"')[0],
+        "cat": "" if category is None else decode_string(b'"' + category + b'"')[0],
+        "name": decode_string(b'"' + name + b'"')[0],
     }
     parts = [json.dumps(event)[1:-1]]
     parts += [f'"{key}": {scalars[key].decode()}' for key in ("pid", "tid", "ts", "dur")
@@ -70,6 +69,16 @@ def repair_event(raw: bytes) -> bytes | None:
     ]
     parts.append(f'"args": {{{", ".join(counts)}}}')
     return f"{{{', '.join(parts)}}}".encode()
+
+
+def _text(raw: bytes, key: str) -> bytes | None:
+    """Return the text of a key's string, whatever quotes are in it.
+
+    What ends a string that begins later would end the first one too, so only that is looked at.
+    """
+    begin = _TEXT[key].search(raw)
+    found = _STRING.match(raw, begin.end()) if begin else None
+    return found[1] if found else None
 
 
 def salvage_metadata(raw: bytes) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _MAX_MESSAGE = 2000
 _TABLE = re.compile(r"^(Failures:|Root Cause \(first observed failure\):)\s*$")
 _ROW = re.compile(r"^\[(\d+)\]:\s*$")
 _FIELD = re.compile(r"^\s{2}(?P<key>[a-z_]+)\s*: (?P<value>.*)$")
-_RANK = re.compile(r"^(\d{1,7}) \(local_rank: (\d{1,7})\)")
+_RANK = re.compile(r"^(\d{1,6}) \(local_rank: (\d{1,6})\)")
 _EXIT = re.compile(r"^(-?\d{1,9}) \(pid: (\d{1,9})\)")
 _SIGNAL = re.compile(r"Signal \d+ \((SIG\w+)\)")
 

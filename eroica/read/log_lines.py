@@ -1,7 +1,8 @@
 """Single log lines that matter, each with a pattern: torch, NCCL, gloo, the kernel, schedulers.
 
 ``match_line`` gives the kind of event and its fields. A rule is tried only on lines that hold
-its needle, which is what keeps reading fast. Sources of the wordings: torch/csrc/distributed/
+its needle, which is what keeps reading fast; what repeats in a pattern is bounded, or a line made
+for it would take minutes. Sources of the wordings: torch/csrc/distributed/
 c10d (ProcessGroupNCCL.cpp, ProcessGroupWrapper.cpp, TraceUtils.h), gloo/transport, NCCL's
 debug.cc, docs.nvidia.com/deploy/xid-errors, Linux mm/oom_kill.c. Long because it is one table.
 """
@@ -10,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from eroica.read.names import LARGEST_WORLD, is_rank
 
 Fields = dict[str, Any]
 Convert = Callable[[Mapping[str, str | None]], Fields]
@@ -70,8 +73,9 @@ def _tasks(groups: Mapping[str, str | None]) -> Fields:
     ranks: list[int] = []
     for part in str(fields["ranks"]).split(","):
         first, _, last = part.partition("-")
-        if first.isdecimal() and (last or first).isdecimal():
-            ranks.extend(range(int(first), min(int(last or first), int(first) + 100_000) + 1))
+        begin, end = _value(first), _value(last or first)
+        if is_rank(begin) and is_rank(end) and len(ranks) + end - begin < LARGEST_WORLD:
+            ranks.extend(range(begin, end + 1))
     fields["ranks"] = ranks
     return fields
 
@@ -102,6 +106,10 @@ _WORK = (
     r"Work(?P<backend>[A-Z]+)\(SeqNum=(?P<sequence>\d+), OpType=(?P<op>\w+)"
     r"(?:, NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+))?"
     r"(?:, Timeout\(ms\)=(?P<timeout_ms>\d+))?\)"
+)
+
+_NCCL_HEAD = (
+    r"(?:(?<![\w.-])(?P<host>[\w.-]{1,255}):(?P<pid>\d+):(?P<tid>\d+) )?(?:\[(?P<device>\d+)\] )?"
 )
 
 RULES: tuple[_Rule, ...] = (
@@ -207,14 +215,12 @@ RULES: tuple[_Rule, ...] = (
     _rule(
         "nccl_warning",
         "NCCL WARN",
-        r"(?:(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) )?(?:\[(?P<device>\d+)\] )?"
-        r"(?:[\w./]+:\d+ )?NCCL WARN (?P<what>.*)",
+        rf"{_NCCL_HEAD}(?:[\w./]{{1,200}}:\d+ )?NCCL WARN (?P<what>.*)",
     ),
     _rule(
         "nccl_network",
         "NCCL INFO",
-        r"(?:(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) )?(?:\[(?P<device>\d+)\] )?NCCL INFO "
-        r"(?P<what>Using network (?P<network>\w+)|NET/(?P<net>\w+) : "
+        rf"{_NCCL_HEAD}NCCL INFO (?P<what>Using network (?P<network>\w+)|NET/(?P<net>\w+) : "
         r"(?:Using|No device found|Got async event|Port).*)",
     ),
     _rule("nccl_error", "NCCL error", r"(?P<what>NCCL error[ :].*)"),
@@ -232,12 +238,14 @@ RULES: tuple[_Rule, ...] = (
         "SXid (",
         r"(?P<switch>nvidia-nvswitch\d+): SXid \((?P<device>[^)]*)\): (?P<sxid>\d+), (?P<what>.*)",
     ),
-    _rule("ecc", "EDAC", r"(?P<what>EDAC .*(?:[CU]E|error).*)"),
+    _rule("ecc", "EDAC", r"(?P<what>EDAC .{0,400}(?:[CU]E|error).*)"),
     _rule("ecc", "uncorrectable ECC", r"(?P<what>uncorrectable ECC error.*)"),
-    _rule("pcie_error", "AER:", r"(?P<what>(?:pcieport )?[\w:.]* ?AER: .*)"),
-    _rule("link_down", "Link DOWN", r"(?P<device>[\w.:-]+): .*?(?P<what>Link DOWN.*)"),
-    _rule("link_down", "Link is Down", r"(?P<device>[\w.:-]+): .*?(?P<what>Link is Down.*)"),
-    _rule("throttled", "clock throttled", r"(?P<what>.*temperature above threshold.*)"),
+    _rule("pcie_error", "AER:", r"(?P<what>(?:pcieport )?[\w:.]{0,80} ?AER: .*)"),
+    _rule("link_down", "Link DOWN", r"(?P<device>[\w.:-]{1,80}): .{0,200}?(?P<what>Link DOWN.*)"),
+    _rule(
+        "link_down", "Link is Down", r"(?P<device>[\w.:-]{1,80}): .{0,200}?(?P<what>Link is Down.*)"
+    ),
+    _rule("throttled", "clock throttled", r"\A(?P<what>.*temperature above threshold.*)"),
     _rule("throttled", "HW Slowdown", r"(?P<what>HW (?:Thermal )?Slowdown\s*:\s*Active)"),
     _rule(
         "oom_kill",
@@ -343,7 +351,7 @@ RULES: tuple[_Rule, ...] = (
 NEEDLES: tuple[bytes, ...] = tuple(dict.fromkeys(rule.needle.encode() for rule in RULES))
 
 # "[Rank 3]", "[PG ID 0 PG GUID 0(default_pg) Rank 3]", "Rank 3:" of c10d's own lines
-_OWN_RANK = re.compile(r"\[(?:PG [^\]]*? )?Rank (\d{1,7})\]")
+_OWN_RANK = re.compile(r"\[(?:PG [^\]\[]* )?Rank (\d{1,6})\]")
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<name>\w+)\((?P<desc>[^)]*)\))?")
 
 

@@ -26,6 +26,7 @@ _MAX_LINE = 1 << 14
 _MAX_EVENTS = 5000
 _MAX_TEXT = 500
 _TAIL = 4096
+_ENDS = (b"\n", b"\r")
 _STACK_LINES = 400
 _MAX_PREFIXES = 3
 _MAX_RANK_PREFIXES = 100_000
@@ -33,8 +34,8 @@ _MAX_RANK_PREFIXES = 100_000
 # "[rank3]: ", torchrun --tee's "[default3]:" and "[trainer3]:", mpirun's "[1,3]<stderr>: ",
 # srun --label's " 3: ". A bare "[3]:" is a row of torchrun's table.
 _PREFIX = re.compile(
-    r"^(?:\[(?P<role>[A-Za-z_]\w*?)(?P<rank>\d{1,7})\]: ?|\[(?P<bare>\d{1,7})\]: (?=\S)"
-    r"|\[\d+,(?P<mpi>\d{1,7})\]<std\w+>: ?|\s{0,6}(?P<label>\d{1,7}):(?: |$))"
+    r"^(?:\[(?P<role>[A-Za-z_]\w*?)(?P<rank>\d{1,6})\]: ?|\[(?P<bare>\d{1,6})\]: (?=\S)"
+    r"|\[\d+,(?P<mpi>\d{1,6})\]<std\w+>: ?|\s{0,6}(?P<label>\d{1,6}):(?: |$))"
 )
 _RANK_GROUPS = ("rank", "bare", "mpi", "label")
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T_](\d\d:\d\d:\d\d)(?:[.,](\d{1,6}))?")
@@ -75,7 +76,7 @@ def scan_log(path: str | Path, *, rank: int | None = None) -> Log:
                 return Log((error_file,))
         for lines, is_interesting in blocks(stream, head):
             if is_interesting or not reader.is_idle:
-                for line in lines.splitlines():
+                for line in lines.splitlines(keepends=True):
                     reader.feed(line)
             else:
                 reader.skip(lines)
@@ -117,7 +118,7 @@ class _Machines:
 class _Reader:
     def __init__(self, file: str, rank: int | None) -> None:
         self.file, self.rank = file, rank
-        self.number = 0
+        self.number = 1
         self.tail = b""
         self.machines: dict[int | None, _Machines] = {}
         self.events: list[LogEvent] = []
@@ -134,16 +135,16 @@ class _Reader:
         self._keep_tail(lines)
 
     def feed(self, raw: bytes) -> None:
-        """Take one line without its end."""
-        self.number += 1
-        self._keep_tail(raw + b"\n")
-        line = ANSI.sub(b"", raw[:_MAX_LINE]).decode("utf-8", "replace")
+        """Take one line, maybe with its end; one that a carriage return ends goes on below it."""
+        self._keep_tail(raw if raw.endswith(_ENDS) else raw + b"\n")
+        line = ANSI.sub(b"", raw[:_MAX_LINE].rstrip(b"\r\n")).decode("utf-8", "replace")
         rank, line, fields = self._prefixes(line)
         key = rank if len(self.machines) < _MAX_RANK_PREFIXES else None
         machines = self.machines.setdefault(key, _Machines())
         machines.fields = fields
         self._feed_blocks(machines, line, rank, fields)
         self._feed_line(machines, line, rank, fields)
+        self.number += not raw.endswith(b"\r")
 
     def _prefixes(self, line: str) -> tuple[int | None, str, dict[str, Any]]:
         """Whose line it is, the line without prefixes, and what they tell.

@@ -2,8 +2,10 @@
 
 import re
 from pathlib import Path
+from typing import TypeGuard
 
-_MAX_RANK = 1_000_000
+LARGEST_WORLD = 1_000_000
+"""Ranks of the largest job that is believed: what is told beyond would be counted up to."""
 # rank3, rank_3, rank-00003, global_rank=3; not local_rank3: that is another number.
 _RANK = re.compile(r"(?<![a-z])(?P<local>local[-_]?)?rank[-_=.]?(?P<rank>\d{1,7})(?!\d)", re.I)
 _WORKER = re.compile(r"(?<![a-z])worker[-_]?(\d{1,7})(?!\d)", re.I)
@@ -34,16 +36,20 @@ def rank_of(path: Path, *, trailing: bool = False) -> int | None:
     """
     name = stem(path)
     found = _HOST_THEN_RANK.search(name)
-    if found:
-        return int(found["rank"])
-    rank = _named(name)
+    rank = int(found["rank"]) if found else _named(name)
     if rank is None and trailing:
         number = _LAST_NUMBER.search(name)
         rank = int(number[1]) if number else None
     for folder in path.parts[-2:-4:-1]:
         if rank is None:
             rank = _folder_rank(folder)
-    return rank if rank is not None and rank < _MAX_RANK else None
+    return rank if is_rank(rank) else None
+
+
+def is_rank(value: object) -> TypeGuard[int]:
+    """Whether a number that a file tells can be the rank of a job."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return is_number and 0 <= value < LARGEST_WORLD
 
 
 def host_of(path: Path) -> str:

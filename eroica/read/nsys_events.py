@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from eroica.columns import CollectiveColumns, Int64, Timeline, Track
 from eroica.errors import InputError
 from eroica.read.nccl import op_of_kernel
+from eroica.read.opening import readable
 from eroica.records import Warning
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -180,7 +181,7 @@ class EventReader:
         num_events = len(name_id)
         name_table = tuple(self.names)
         return Timeline(
-            path=str(self.path),
+            path=readable(self.path),
             rank=rank,
             world_size=world_size,
             start_ns_E=np.concatenate(columns.start),

@@ -1,8 +1,9 @@
 """Operations of a pipeline-parallel job by worker, and the same as traces of ranks."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -46,8 +47,11 @@ class OpTimeline:
     def rank(self, worker_id: int) -> int:
         """The first global rank of a worker."""
         data_rank, stage = self.workers[worker_id]
-        dp_size = max(self.sizes.get("dp_size", 0), max(w[0] for w in self.workers) + 1)
-        return (stage * dp_size + data_rank) * max(self.sizes.get("tp_size", 1), 1)
+        return (stage * self._dp_size + data_rank) * max(self.sizes.get("tp_size", 1), 1)
+
+    @cached_property
+    def _dp_size(self) -> int:
+        return max(self.sizes.get("dp_size", 0), max(w[0] for w in self.workers) + 1)
 
     def self_check(self) -> None:
         """Assert equal lengths, valid ids, no negative duration."""
@@ -60,7 +64,10 @@ class OpTimeline:
 def to_timelines(job: OpTimeline) -> list[Timeline]:
     """Give each worker's operations as a Timeline of kernels, collectives and steps."""
     transfers = [_transfer(op) for op in job.ops]
-    timelines = [_timeline(job, worker, transfers) for worker in range(len(job.workers))]
+    groups = _groups(job, transfers)
+    timelines = [
+        _timeline(job, worker, transfers, groups[worker]) for worker in range(len(job.workers))
+    ]
     return sorted(timelines, key=lambda timeline: timeline.rank or 0)
 
 
@@ -69,7 +76,9 @@ def _transfer(op: str) -> str:
     return next((name for end, name in _TRANSFERS.items() if op.endswith("-" + end)), "")
 
 
-def _timeline(job: OpTimeline, worker: int, transfers: Sequence[str]) -> Timeline:
+def _timeline(
+    job: OpTimeline, worker: int, transfers: Sequence[str], groups: dict[str, tuple[int, ...]]
+) -> Timeline:
     rows = np.flatnonzero(job.worker_id_E == worker)
     rows = rows[np.argsort(job.start_ns_E[rows], kind="stable")]
     op_id = job.op_id_E[rows]
@@ -105,7 +114,7 @@ def _timeline(job: OpTimeline, worker: int, transfers: Sequence[str]) -> Timelin
             Track("worker", "main", "main"),
         ),
         collectives=_collectives(job, worker, np.flatnonzero(is_transfer), op_id, transfers),
-        groups=_groups(job, worker, transfers),
+        groups=groups,
         metadata={"source": "op timeline", "dp_rank_stage": job.workers[worker]},
         warnings=job.warnings,
         num_bytes=Path(job.path).stat().st_size // len(job.workers),
@@ -114,11 +123,12 @@ def _timeline(job: OpTimeline, worker: int, transfers: Sequence[str]) -> Timelin
 
 def _step_spans(step: Int64, start: Int64, end: Int64) -> list[tuple[int, int, int]]:
     """(step, start, end) in order."""
-    spans = []
-    for number in np.unique(step):
-        of_step = step == number
-        spans.append((int(number), int(start[of_step].min()), int(end[of_step].max())))
-    return spans
+    numbers, place_E = np.unique(step, return_inverse=True)
+    firsts = np.full(len(numbers), np.iinfo(np.int64).max)
+    lasts = np.full(len(numbers), np.iinfo(np.int64).min)
+    np.minimum.at(firsts, place_E, start)
+    np.maximum.at(lasts, place_E, end)
+    return list(zip(numbers.tolist(), firsts.tolist(), lasts.tolist(), strict=True))
 
 
 def _collectives(
@@ -166,17 +176,15 @@ def _group(job: OpTimeline, worker: int, op: str) -> str:
     return f"data stage{stage}"
 
 
-def _groups(job: OpTimeline, worker: int, transfers: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """The worker's groups and the ranks in each, by what the workers really did."""
-    pairs = zip(job.ops, transfers, strict=True)
-    is_transfer = {number for number, (_, name) in enumerate(pairs) if name}
+def _groups(job: OpTimeline, transfers: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
+    """Each worker's groups and the ranks in each, by what the workers really did."""
     members: dict[str, set[int]] = defaultdict(set)
-    mine: set[str] = set()
+    names: list[set[str]] = [set() for _ in job.workers]
     done = np.unique(np.stack([job.worker_id_E, job.op_id_E]), axis=1)
-    for other, op_id in done.T.tolist():
-        if op_id in is_transfer:
-            name = _group(job, other, job.ops[op_id])
-            members[name].add(job.rank(other))
-            if other == worker:
-                mine.add(name)
-    return {name: tuple(sorted(members[name])) for name in sorted(mine)}
+    for worker, op_id in done.T.tolist():
+        if transfers[op_id]:
+            name = _group(job, worker, job.ops[op_id])
+            members[name].add(job.rank(worker))
+            names[worker].add(name)
+    ranks = {name: tuple(sorted(group)) for name, group in members.items()}
+    return [{name: ranks[name] for name in sorted(own)} for own in names]

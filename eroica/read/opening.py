@@ -73,7 +73,7 @@ class ByteStream:
     """The uncompressed bytes of a file. ``defect`` is what cut them short, empty if nothing did."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = str(path)
+        self.path = readable(path)
         self.defect = ""
         self.num_bytes = 0
         try:
@@ -141,6 +141,11 @@ class ByteStream:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def readable(path: str | Path) -> str:
+    """Return a path for warnings and records, which are UTF-8; bytes that are not are spelled."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 def foreign_format(head: bytes) -> str:

@@ -4,10 +4,12 @@ Traces have a scanner of their own; this one parses into Python objects.
 """
 
 import json
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 from eroica.errors import InputError
+from eroica.read.json_strings import without_halves
 
 _MAX_TRIES = 64
 _MAX_NESTING = 200
@@ -34,7 +36,7 @@ def load_json(data: bytes, name: str = "the file") -> Loaded:
     except UnicodeDecodeError as error:
         text = data.decode("utf-8-sig", "replace")
         defects = [f"byte {error.start} is not UTF-8"]
-    text = text.lstrip()
+    text = without_halves(text.lstrip())
     decoder = json.JSONDecoder(strict=False)
     is_cut = False
     try:
@@ -69,7 +71,7 @@ def _closed(text: str, position: int, decoder: json.JSONDecoder) -> object:
 
 def _cuts(text: str, position: int) -> list[tuple[int, str]]:
     """Places outside strings where the text can be ended, last first, with what closes it."""
-    cuts: list[tuple[int, str]] = []
+    cuts: deque[tuple[int, str]] = deque(maxlen=_MAX_TRIES)
     open_brackets: list[str] = []
     in_string = escaped = False
     for index, char in enumerate(text[: position + 1]):
@@ -92,4 +94,4 @@ def _cuts(text: str, position: int) -> list[tuple[int, str]]:
             cuts.append((index + 1, "".join(reversed(open_brackets))))
         elif char == ",":
             cuts.append((index, "".join(reversed(open_brackets))))
-    return cuts[: -_MAX_TRIES - 1 : -1]
+    return list(reversed(cuts))

@@ -6,9 +6,11 @@ from pathlib import Path
 import msgspec
 
 from eroica.errors import InputError
+from eroica.incident import compact
 from eroica.read.flight_groups import fill_groups, known_groups
+from eroica.read.names import LARGEST_WORLD, is_rank
 from eroica.read.source import read_bytes
-from eroica.records import JobEvidence, RankEvidence, Warning
+from eroica.records import JobEvidence, LogEvent, RankEvidence, Warning
 
 _MAX_BYTES = 1 << 30
 
@@ -19,11 +21,25 @@ def read_saved(paths: Sequence[Path], warnings: list[Warning]) -> list[JobEviden
     for path in paths:
         try:
             data, _ = read_bytes(path, _MAX_BYTES)
-            saved.append(msgspec.json.decode(data, type=JobEvidence))
-        except (InputError, msgspec.DecodeError) as error:
+            evidence = msgspec.json.decode(data, type=JobEvidence)
+            saved.append(believable(evidence, path, warnings))
+        except (InputError, msgspec.DecodeError, RecursionError) as error:
             what = f"is no evidence that can be read: {error}"
             warnings.append(Warning(file=str(path), what=what.replace("\n", "; ")))
     return saved
+
+
+def believable(evidence: JobEvidence, path: Path, warnings: list[Warning]) -> JobEvidence:
+    """Return evidence without ranks that no job has, of a world no larger than any job's."""
+    ranks = tuple(one for one in evidence.ranks if is_rank(one.rank))
+    world_size = min(max(0, evidence.world_size), LARGEST_WORLD)
+    if len(ranks) == len(evidence.ranks) and world_size == evidence.world_size:
+        return evidence
+    if world_size != evidence.world_size:
+        world_size = max((one.rank + 1 for one in ranks), default=0)
+    what = f"tells of ranks or of a world beyond {LARGEST_WORLD}: they are left out"
+    warnings.append(Warning(file=str(path), what=what))
+    return msgspec.structs.replace(evidence, ranks=ranks, world_size=world_size)
 
 
 def merge_saved(
@@ -52,8 +68,8 @@ def merge_saved(
     )
 
 
-def _key(event: object) -> bytes:
-    return msgspec.json.encode(event)
+def _key(event: LogEvent) -> bytes:
+    return compact(event)
 
 
 def _joined(one: RankEvidence, other: RankEvidence) -> RankEvidence:

@@ -21,10 +21,11 @@ from eroica.records import Place, ProcessStacks, ThreadStack, Warning
 
 MAX_BYTES = 256 << 20
 _MAX_FRAMES = 2000  # of one thread; a runaway recursion shows its innermost ones
+_LONGEST_HEADER = 1000  # some of the patterns try every place of a line against every other
 _NEXT = "py-spy dump --pid PID, or eroica collect -o DIR"
 
 _JSON = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*[{\]]|\{\s*[\"}])")  # "[rank3]:" is none
-_RANK_PREFIX = re.compile(r"^(?:\[[A-Za-z_]*(\d+)\]:|\s{0,6}(\d+):(?= |$)) ?")
+_RANK_PREFIX = re.compile(r"^(?:\[[A-Za-z_]*(\d{1,6})\]:|\s{0,6}(\d{1,6}):(?= |$)) ?")
 _PROCESS = re.compile(r"^Process (\d+): (.*)$")
 _PYSPY_THREAD = re.compile(
     r"^Thread (?:0x(?P<hex>[0-9A-Fa-f]+)|(?P<os>\d+))(?:/0x[0-9A-Fa-f]+)? "
@@ -204,6 +205,7 @@ class _Process:
     pid: int | None = None
     command: str = ""
     threads: list[_Thread] = field(default_factory=list)
+    identities: set[str] = field(default_factory=set)
 
     def finish(self, rank: int | None) -> ProcessStacks | None:
         threads = [thread.finish(self.pid) for thread in self.threads]
@@ -233,7 +235,7 @@ def _by_rank(text: str) -> list[tuple[int | None, list[str]]]:
     lines: dict[int | None, list[str]] = {}
     for line in text.splitlines():
         prefix = _RANK_PREFIX.match(line)
-        rank = int((prefix[1] or prefix[2])[:9]) if prefix else None
+        rank = int(prefix[1] or prefix[2]) if prefix else None
         lines.setdefault(rank, []).append(line[prefix.end() :] if prefix else line)
     return list(lines.items())
 
@@ -249,9 +251,11 @@ def _processes(lines: list[str]) -> Iterator[_Process]:
             process, thread = _Process(), None
         elif started := _thread_header(line):
             # faulthandler dumps the same thread again: a later moment
-            if started.identity and any(t.identity == started.identity for t in process.threads):
+            if started.identity in process.identities:
                 yield process
                 process = _Process(process.pid, process.command)
+            if started.identity:
+                process.identities.add(started.identity)
             thread = started
             process.threads.append(thread)
         elif thread is not None:
@@ -264,6 +268,8 @@ def _processes(lines: list[str]) -> Iterator[_Process]:
 
 
 def _thread_header(line: str) -> _Thread | None:
+    if len(line) > _LONGEST_HEADER:
+        return None
     if found := _PYSPY_THREAD.match(line):
         state = found["state"]
         return _Thread(

@@ -10,6 +10,7 @@ transfers include the wait for the other side, the events do not.
 Source: github.com/ByteDance-Seed/StragglerAnalysis.
 """
 
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +20,16 @@ import numpy as np
 
 from eroica.columns import Int32, Int64, Timeline
 from eroica.errors import InputError
+from eroica.files import read_plain
 from eroica.read.op_timeline import OpTimeline, to_timelines
 from eroica.read.repair import load_json
-from eroica.read.source import read_bytes
+from eroica.read.source import read_bytes, read_head
 from eroica.records import Warning
 
+logger = logging.getLogger(__name__)
+
 MAX_BYTES = 1 << 30
+_LARGEST_META = 1 << 20
 _STEP_GAP_NS = 1_000_000
 _COLUMNS = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
 _THREAD = re.compile(r"PP rank (\d{1,6}), TP rank (\d{1,6}), (\S+)")
@@ -41,8 +46,7 @@ def read_op_timeline(path: str | Path) -> OpTimeline:
     """Read a Parquet or JSON timeline. InputError when it holds no operation."""
     path = Path(path)
     sizes = _sizes_beside(path)
-    with path.open("rb") as stream:
-        is_parquet = stream.read(4) == b"PAR1"
+    is_parquet = read_head(path, 4) == b"PAR1"
     return _read_parquet(path, sizes) if is_parquet else _read_json(path, sizes)
 
 
@@ -54,7 +58,11 @@ def _sizes_beside(path: Path) -> dict[str, int]:
         found = sorted(path.parent.glob("meta*.y*ml"))
     if len(found) != 1:
         return {}
-    text = found[0].read_bytes()[: 1 << 16].decode("utf-8", "replace")
+    try:
+        text = read_plain(found[0], _LARGEST_META).decode("utf-8", "replace")
+    except OSError as error:
+        logger.warning("the sizes of the job are not read: %s", error)
+        return {}
     return {
         key: int(value) for key, value in _SIZE.findall(text) if re.fullmatch(r"\d{1,9}", value)
     }
@@ -101,12 +109,11 @@ def _read_parquet(path: Path, sizes: dict[str, int]) -> OpTimeline:
 
 def _steps_in_a_row(step: Int64, start: Int64, duration: Int64) -> Int64:
     """Times are relative to each step's start: lay the steps one behind the other."""
-    shifted, offset = start.copy(), 0
-    for number in np.unique(step):
-        of_step = step == number
-        shifted[of_step] += offset
-        offset = int((shifted[of_step] + duration[of_step]).max()) + _STEP_GAP_NS
-    return shifted
+    _, place_E = np.unique(step, return_inverse=True)
+    lengths = np.full(int(place_E.max(initial=-1)) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(lengths, place_E, start + duration)
+    ends = np.cumsum(lengths + _STEP_GAP_NS)
+    return np.asarray(start + np.concatenate([[0], ends])[place_E], np.int64)
 
 
 # --- JSON -------------------------------------------------------------------------------------
@@ -141,7 +148,6 @@ def _read_json(path: Path, sizes: dict[str, int]) -> OpTimeline:
     if not rows:
         raise InputError(f"{path} holds no operation", "; ".join(defects), _NEXT)
     ops = {name: number for number, name in enumerate(dict.fromkeys(e.name for e in rows))}
-    # without thread names: the track number, five tracks a rank
     stage = [stages.get((e.pid, e.tid or 0), -1) for e in rows]
     start = np.rint(np.array([e.ts for e in rows]) * 1000).astype(np.int64)
     return _make(

@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from eroica.read.names import is_rank
+
 INT64 = 1 << 63
 _MAX_TENSORS = 4096
 
@@ -73,4 +75,4 @@ def ranks_of(raw: object) -> tuple[int, ...]:
             raw = msgspec.json.decode(raw)
         except msgspec.DecodeError:
             raw = []
-    return tuple(n for v in raw if (n := int_of(v)) is not None) if isinstance(raw, list) else ()
+    return tuple(n for v in raw if is_rank(n := int_of(v))) if isinstance(raw, list) else ()
