@@ -136,18 +136,18 @@ class Webhook:
 
     def _run(self) -> None:
         while (incident := self._waiting.get()) is not None:
-            try:
-                body = json.dumps(summary(incident)).encode()
-            except Exception as error:  # an incident that cannot be told must not end the telling
-                logger.exception("telling %s", incident.id)
-                body, problem = b"", repr(error)
-            if body:
-                problem = self._post(body)
+            problem = self._tell(incident)
             if problem is not None:
                 host = urllib.parse.urlsplit(self._url).hostname
                 self._note(f"--webhook: {incident.id} did not reach {host}: {problem}")
 
-    def _post(self, body: bytes) -> str | None:
+    def _tell(self, incident: Incident) -> str | None:
+        """Send one; why it did not arrive. A fault must not end the telling of those to come."""
+        try:
+            body = json.dumps(summary(incident)).encode()
+        except Exception as error:
+            logger.exception("telling %s", incident.id)
+            return repr(error)
         try:
             return post(self._url, body)
         except Exception as error:  # its text may hold the address
