@@ -49,12 +49,16 @@ def split_test(
 
 
 def shared_statements(source: Source, body: Sequence[cst.CSTNode], leads: Test) -> set[cst.CSTNode]:
-    """Return what all ranks must run: statements that lead to a collective, and what feeds them."""
+    """Return what all ranks must run: statements that lead to a collective, what feeds them, and
+    conditions that leave before them: who leaves there must not be one rank alone."""
     shared = {statement for statement in body if leads(statement)}
     needed: set[str] = set()
+    is_before = False
     for statement in reversed(body):
-        if statement in shared:
+        if statement in shared or (is_before and _may_leave(statement)):
+            shared.add(statement)
             needed |= names(statement)
+            is_before = True
             continue
         small = single(statement)
         if isinstance(small, cst.Assign) and all(
@@ -62,7 +66,47 @@ def shared_statements(source: Source, body: Sequence[cst.CSTNode], leads: Test) 
         ):
             shared.add(statement)
             needed |= names(small.value)
-    return shared
+    return shared | _resets(body, shared)
+
+
+def _resets(body: Sequence[cst.CSTNode], shared: set[cst.CSTNode]) -> set[cst.CSTNode]:
+    """What begins anew, after a collective, the state that went into it: on all ranks or none."""
+    given = {
+        code(node)
+        for statement in shared
+        for node in find(statement, cst.Attribute)
+        if dotted(node).startswith("self.")
+    }
+    own = [statement for statement in body if statement not in shared]
+    made = {
+        name
+        for statement in own
+        if isinstance(small := single(statement), cst.Assign)
+        for target in small.targets
+        for name in names(target.target)
+    }
+    first = next((i for i, statement in enumerate(body) if statement in shared), len(body))
+    found: set[cst.CSTNode] = set()
+    for statement in body[first:]:
+        small = single(statement)
+        value = small.value if isinstance(small, cst.Expr | cst.Assign) else None
+        if isinstance(small, cst.Expr) and isinstance(value, cst.Call):
+            call = value.func
+            if not isinstance(call, cst.Attribute) or code(call.value) not in given:
+                continue
+            is_reset = call.attr.value.endswith("_") or call.attr.value in ("clear", "reset")
+        else:
+            targets = small.targets if isinstance(small, cst.Assign) else ()
+            is_reset = any(code(t.target) in given for t in targets)
+        if is_reset and value is not None and not names(value) & made:
+            found.add(statement)
+    return found - shared
+
+
+def _may_leave(statement: cst.CSTNode) -> bool:
+    return isinstance(statement, cst.If) and any(
+        found for kind in (cst.Return, cst.Continue, cst.Break) for found in find(statement, kind)
+    )
 
 
 def regroup(
