@@ -16,7 +16,7 @@ The value was made equal on all ranks before, or the loop has no collectives in 
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
-from eroica.fix.decisions import device_of, differs, works
+from eroica.fix.decisions import device_of, differs, free, job_device, works
 from eroica.fix.edits import Edits
 from eroica.fix.facts import agreed_names, ends_early, is_local, ranked
 from eroica.fix.tree import Function, Source, Statement, code, dotted, find, names
@@ -191,7 +191,8 @@ def _fed_value(source: Source, node: cst.If, function: Function) -> tuple[str, S
     wanted = {
         dotted(arg.value)
         for call in find(node.test, cst.Call)
-        if isinstance(call.func, cst.Attribute) and not dotted(call.func).startswith("torch.")
+        if isinstance(call.func, cst.Attribute)
+        and not source.full_name(call.func).startswith("torch.")
         for arg in call.args
     }
     for part in find(node.test, cst.Comparison):
@@ -216,31 +217,26 @@ def _is_clock(value: cst.BaseExpression) -> bool:
 
 
 def _rewrite(context: Context, source: Source, node: cst.If, score: float) -> FixerResult | None:
-    dist, torch = source.alias("torch.distributed"), source.alias("torch")
     function = source.function_of(node)
     assert function is not None
     edits = Edits(source)
-    if dist is None:
-        edits.add_import("import torch.distributed as dist")
-        dist = "dist"
-    if torch is None:
-        edits.add_import("import torch")
-        torch = "torch"
+    dist, torch = edits.module("torch.distributed", node), edits.module("torch", node)
     fed = None if _is_predicate(node.test) else _fed_value(source, node, function)
     if fed is not None:
         name, statement = fed
-        mean = _free("mean", function)
+        mean = free("mean", function, source)
+        device = job_device(context, source)
         edits.after(
             statement,
             f"""\
-{mean} = {torch}.as_tensor({name}, dtype={torch}.float32)
+{mean} = {torch}.as_tensor({name}, dtype={torch}.float32{device})
 {dist}.all_reduce({mean})
 {name} = {mean}.item() / {dist}.get_world_size()
 """,
         )
         what = f"`{name}` is averaged over all ranks before it decides"
     else:
-        flag = _free("decision", function)
+        flag = free("decision", function, source)
         device = device_of(context, source, node.test)
         edits.before(
             node,
@@ -264,10 +260,3 @@ def _is_predicate(test: cst.BaseExpression) -> bool:
     """Tests of single values (is it finite?) are decided, not averaged: a mean of NaN is NaN."""
     text = code(test)
     return any(word in text for word in ("isfinite", "isnan", "isinf", "any(", "all(", "time"))
-
-
-def _free(name: str, function: Function) -> str:
-    used = names(function)
-    while name in used:
-        name += "_"
-    return name

@@ -146,16 +146,12 @@ def _agree(
 ) -> FixerResult | None:
     body = list(body_of(function))
     at = next((i for i, s in enumerate(body) if _moves_weights(s)), 0)
-    torch = source.alias("torch")
-    if at == 0 or torch is None or backward_call(function.body) is None:
+    if at == 0 or backward_call(function.body) is None:
         return None
     if any(collectives(source, s) or any(True for _ in find(s, cst.Try)) for s in body[:at]):
         return None
     edits = Edits(source)
-    dist = source.alias("torch.distributed")
-    if dist is None:
-        edits.add_import("import torch.distributed as dist")
-        dist = "dist"
+    dist, torch = edits.module("torch.distributed", body[0]), edits.module("torch", body[0])
     flag = free("worked", function, source)
     device = device_of(context, source, cst.Name(flag))
     new = edits.statements(

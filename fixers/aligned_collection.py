@@ -70,8 +70,7 @@ def fix(context: Context) -> FixerResult | None:
             if counter is None:
                 continue
             edits = Edits(source)
-            edits.add_import("import gc")
-            gc = source.alias("gc") or "gc"
+            gc = edits.module("gc", loop)
             around: list[Loop] = source.loops(loop)
             edits.before(around[-1] if around else loop, f"{gc}.disable()")
             edits.after(loop.body.body[-1], f"if {counter} % {EVERY} == 0:\n    {gc}.collect()")

@@ -156,8 +156,7 @@ def _queue(context: Context, source: Source, loop: cst.While) -> FixerResult | N
         if dotted(small.value.func) not in (f"{queue}.get", f"{queue}.get_nowait"):
             continue
         edits = Edits(source)
-        edits.add_import("import queue")
-        module = source.alias("queue") or "queue"
+        module = edits.module("queue", node)
         target = f"{code(small.targets[0].target)} = " if isinstance(small, cst.Assign) else ""
         edits.replace(
             node,
@@ -183,8 +182,7 @@ def _spin(context: Context, source: Source, loop: cst.While) -> FixerResult | No
     if any(word in text for word in _WAITS):
         return None
     edits = Edits(source)
-    edits.add_import("import time")
-    pause = f"{source.alias('time') or 'time'}.sleep(0.001)"
+    pause = f"{edits.module('time', loop)}.sleep(0.001)"
     if code(loop.body).strip() == "pass":
         edits.replace_text(loop.body.body[0], pause)
         return _result(context, source, loop, edits, "It looks a thousand times a second at most.")

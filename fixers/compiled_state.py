@@ -129,11 +129,11 @@ def _in_loop(context: Context) -> FixerResult | None:
         outer = loops[-1]
         bound = {n for a in find(outer.body, cst.AssignTarget) for n in names(a.target)}
         bound |= {n for a in find(outer, cst.For) for n in names(a.target)}
-        if names(small.value.args[0].value) & bound:
+        if {n for arg in small.value.args for n in names(arg.value)} & bound:
             continue
         edits = Edits(source)
         edits.remove(line)
-        edits.before(outer, code(line))
+        edits.before(outer, "__S__", S=[line])
         return context.result(
             edits,
             why=f"{source.path}:{source.line(line)} compiles anew in each turn of the loop.",
@@ -148,10 +148,9 @@ def _counter(context: Context) -> FixerResult | None:
     if not any("compile(" in source.text or ".compile" in source.text for source in context.files):
         return None
     for source in context.files:
-        torch = source.alias("torch")
         for owner in find(source.module, cst.ClassDef):
             methods = {f.name.value: f for f in find(owner.body, cst.FunctionDef)}
-            if torch is None or "forward" not in methods or "__init__" not in methods:
+            if not source.uses("torch") or "forward" not in methods or "__init__" not in methods:
                 continue
             for target, value, node in source.assignments(methods["__init__"].body):
                 statement = source.statement_of(node)
@@ -161,7 +160,7 @@ def _counter(context: Context) -> FixerResult | None:
                     continue
                 if not _is_only_computed_with(source, owner, target):
                     continue
-                return _as_buffer(context, source, torch, target, value, statement)
+                return _as_buffer(context, source, target, value, statement)
     return None
 
 
@@ -196,12 +195,12 @@ def _is_only_computed_with(source: Source, owner: cst.ClassDef, target: str) -> 
 def _as_buffer(
     context: Context,
     source: Source,
-    torch: str,
     target: str,
     value: cst.BaseExpression,
     statement: cst.CSTNode,
 ) -> FixerResult | None:
     edits = Edits(source)
+    torch = edits.module("torch", statement)
     name = target.removeprefix("self.")
     start = float(code(value).replace("_", ""))
     text = f'self.register_buffer("{name}", {torch}.tensor({start!r}), persistent=False)'

@@ -88,7 +88,7 @@ def fix(context: Context) -> FixerResult | None:
                 continue
             edits = Edits(source)
             edits.remove(statement)
-            edits.after(outer, code(statement))
+            edits.after(outer, "__S__", S=[statement.with_changes(leading_lines=())])
             return context.result(
                 edits,
                 why=f"{source.path}:{source.line(outer)} `{code(outer.test)}` can differ between "

@@ -81,8 +81,7 @@ def fix(context: Context) -> FixerResult | None:
         if line is None or (isinstance(exit_, cst.Return) and exit_.value is not None):
             continue
         edits = Edits(source)
-        edits.add_import("import logging")
-        logging = source.alias("logging") or "logging"
+        logging = edits.module("logging", handler)
         new = f'{logging}.getLogger(__name__).exception("one item is lost")'
         edits.replace(line, edits.statements(new))
         return context.result(

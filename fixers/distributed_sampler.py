@@ -218,10 +218,7 @@ def _own_order(context: Context) -> FixerResult | None:
         if "DistributedSampler" in source.text or "get_rank" in code(function):
             continue
         edits = Edits(source)
-        dist = source.alias("torch.distributed")
-        if dist is None:
-            edits.add_import("import torch.distributed as dist")
-            dist = "dist"
+        dist = edits.module("torch.distributed", node)
         part = f"{code(value)}[{dist}.get_rank()::{dist}.get_world_size()]"
         edits.replace(value, cst.parse_expression(part))
         return context.result(

@@ -166,7 +166,7 @@ def _numbers(context: Context) -> FixerResult | None:
             if not wanted:
                 continue
             edits = Edits(source)
-            torch = source.alias("torch")
+            torch = edits.module("torch", call)
             for arg in wanted:
                 edits.replace_text(arg.value, f"{torch}.tensor({code(arg.value)})")
             return context.result(

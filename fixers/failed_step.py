@@ -166,24 +166,20 @@ def _guarded(
 ) -> FixerResult | None:
     body = list(body_of(loop))
     at = next((i for i, s in enumerate(body) if _moves_weights(s)), 0)
-    torch = source.alias("torch")
-    if at == 0 or torch is None or any(collectives(source, s) for s in body[:at]):
+    if at == 0 or any(collectives(source, s) for s in body[:at]):
         return None
     if any(True for s in body[:at] for _ in find(s, cst.Try)):
         return None
     edits = Edits(source)
-    dist = source.alias("torch.distributed")
-    if dist is None:
-        edits.add_import("import torch.distributed as dist")
-        dist = "dist"
-    edits.add_import("import traceback")
+    dist, torch = edits.module("torch.distributed", loop), edits.module("torch", loop)
+    traceback = edits.module("traceback", loop)
     flag = free("worked", source.function_of(loop), source)
     device = device_of(context, source, cst.Name(flag))
     work = [body[0].with_changes(leading_lines=()), *body[1:at]]
     new = edits.statements(
         f"{flag} = {torch}.ones(1{device})\n"
         f"try:\n    __WORK__\nexcept Exception:\n    {flag}.zero_()\n"
-        f"    {source.alias('traceback') or 'traceback'}.print_exc()\n"
+        f"    {traceback}.print_exc()\n"
         f"{dist}.all_reduce({flag}, op={dist}.ReduceOp.MIN)\nif not {flag}.item():\n    continue\n",
         WORK=work,
     )

@@ -184,8 +184,7 @@ def _in_class(
 ) -> FixerResult | None:
     edits = Edits(source)
     name = target.rpartition(".")[2].lstrip("_")
-    edits.add_import("import os")
-    os = source.alias("os") or "os"
+    os = edits.module("os", statement)
     edits.after(statement, f"{os}.register_at_fork(after_in_child=self._renew_{name})")
     method = edits.statements(f"\ndef _renew_{name}(self):\n    {target} = {code(value)}\n")
     edits.replace(init, lambda node: cst.FlattenSentinel([node, *method]))  # type: ignore[arg-type]
@@ -196,8 +195,7 @@ def _in_module(
     context: Context, source: Source, target: str, value: cst.BaseExpression, statement: Statement
 ) -> FixerResult | None:
     edits = Edits(source)
-    edits.add_import("import os")
-    os = source.alias("os") or "os"
+    os = edits.module("os")
     edits.after(
         statement,
         f"""

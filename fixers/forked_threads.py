@@ -88,8 +88,7 @@ def score(rows):
 def fix(context: Context) -> FixerResult | None:
     """Set it; None where no function of the project runs in a forked process."""
     for source in context.files:
-        torch = source.alias("torch")
-        if torch is None or re.search(r"[\"'](?:spawn|forkserver)[\"']", source.text):
+        if not source.uses("torch") or re.search(r"[\"'](?:spawn|forkserver)[\"']", source.text):
             continue
         targets = set(re.findall(r"Process\([^)]*?target=(?:[\w.]+\.)?(\w+)", source.text, re.S))
         targets |= set(re.findall(r"Pool\([^)]*?initializer=(?:[\w.]+\.)?(\w+)", source.text, re.S))
@@ -98,7 +97,7 @@ def fix(context: Context) -> FixerResult | None:
             if function.name.value not in targets or "set_num_threads" in code(function.body):
                 continue
             edits = Edits(source)
-            text = f"{torch}.set_num_threads(1)"
+            text = f"{edits.module('torch', body[0])}.set_num_threads(1)"
             if isinstance(body[0], cst.SimpleStatementLine) and code(body[0])[:1] in "\"'":
                 edits.after(body[0], text)
             else:

@@ -71,8 +71,7 @@ def fix(context: Context) -> FixerResult | None:
         return None
     source, loop = place
     edits = Edits(source)
-    edits.add_import("import gc")
-    gc = source.alias("gc") or "gc"
+    gc = edits.module("gc", loop)
     edits.before(loop, f"{gc}.collect()\n{gc}.freeze()")
     return context.result(
         edits,

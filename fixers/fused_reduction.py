@@ -137,13 +137,6 @@ def fix(context: Context) -> FixerResult | None:
     return None
 
 
-def _prepare(source: Source, edits: Edits) -> str:
-    torch = source.alias("torch")
-    if torch is None:
-        edits.add_import("import torch")
-    return torch or "torch"
-
-
 def _rest(call: cst.Call) -> str:
     """The arguments after the tensor, as text."""
     return "".join(
@@ -165,7 +158,7 @@ def _metrics(context: Context, source: Source, loop: cst.For, call: cst.Call) ->
     if any(_carries(s, names(first.value) - names(loop.target)) for s in body[2:]):
         return None
     edits = Edits(source)
-    torch = _prepare(source, edits)
+    torch = edits.module("torch", loop)
     target, table = code(loop.target), code(loop.iter)
     edits.before(
         loop,
@@ -217,7 +210,7 @@ def _in_place(
     if inside is None and (within is None or "is not None" not in code(within.test)):
         return None
     edits = Edits(source)
-    torch = _prepare(source, edits)
+    torch = edits.module("torch", loop)
     table = code(loop.iter)
     condition = f" if {value} is not None" if guard or within is not None else ""
     new = edits.statements(f"""\

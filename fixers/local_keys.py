@@ -121,10 +121,10 @@ def fix(context: Context) -> FixerResult | None:
         if not table:
             continue
         default = _default(context, table) or _plain_default(loop, table, has_items)
-        dist = source.alias("torch.distributed") or "dist"
         if default is None:
             continue
         edits = Edits(source)
+        dist = edits.module("torch.distributed", loop)
         edits.before(
             loop,
             f"""\

@@ -170,8 +170,8 @@ def _acquired(context: Context) -> FixerResult | None:
         if (second, first) not in pairs:
             continue
         edits = Edits(source)
-        edits.replace(line, edits.statements(code(after[0])))
-        edits.replace(after[0], edits.statements(code(line)))
+        edits.replace(line, [after[0].with_changes(leading_lines=())])
+        edits.replace(after[0], [line.with_changes(leading_lines=())])
         return context.result(
             edits,
             why=f"{source.path}:{source.line(line)} takes {first}, then {second}; other code takes "

@@ -147,8 +147,7 @@ def fix(context: Context) -> FixerResult | None:
         if not work or any(isinstance(n, cst.Try) for s in work for n in find(s, cst.Try)):
             continue
         edits = Edits(source)
-        edits.add_import("import logging")
-        logging = source.alias("logging") or "logging"
+        logging = edits.module("logging", loop)
         block = [work[0].with_changes(leading_lines=()), *work[1:]]
         text = (
             "try:\n    __WORK__\nexcept Exception:\n"

@@ -85,8 +85,7 @@ def fix(context: Context) -> FixerResult | None:
         if not _is_candidate(context, source, function):
             continue
         edits = Edits(source)
-        edits.add_import("import functools")
-        functools = source.alias("functools") or "functools"
+        functools = edits.module("functools")
         cache = cst.Decorator(cst.parse_expression(f"{functools}.lru_cache(maxsize=None)"))
         edits.replace(
             function,

@@ -157,8 +157,7 @@ def _stepped_after(source: Source, loop: cst.For) -> bool:
 
 
 def _wrap(edits: Edits, model: str, test: str, group: list[cst.BaseStatement]) -> None:
-    edits.add_import("import contextlib")
-    contextlib = edits.source.alias("contextlib") or "contextlib"
+    contextlib = edits.module("contextlib", group[0])
     edits.replace(
         group[0],
         edits.statements(

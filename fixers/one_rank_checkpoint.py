@@ -113,14 +113,11 @@ def _open(
 ) -> FixerResult | None:
     body = function.body.body
     with_collectives = [s for s in body if collectives(other, s)]
-    dist = other.alias("torch.distributed")
     if not with_collectives or all(is_barrier(other, c) for c in collectives(other, function.body)):
         return None
     edits = Edits(source)
     there = edits if other is source else Edits(other)
-    if dist is None:
-        there.add_import("import torch.distributed as dist")
-        dist = "dist"
+    dist = there.module("torch.distributed", function)
     last = with_collectives[-1]
     position = list(body).index(last)
     for statement in body[:position]:

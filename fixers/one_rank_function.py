@@ -107,6 +107,41 @@ def report(x, path):
             f.write(f"{total_of_all}")
 """,
     ),
+    Example(
+        category="rank_conditional_collective",
+        before="""\
+import torch
+import torch.distributed as dist
+from helpers import master_only
+
+class Accuracy:
+    @master_only
+    def after_epoch(self, runner):
+        if runner.epoch % self.every:
+            return
+        parts = [torch.zeros_like(self.hits) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, self.hits)  # <-- here
+        right = torch.stack(parts).sum(0)
+        print(right.tolist())
+        self.hits.zero_()
+""",
+        after="""\
+import torch
+import torch.distributed as dist
+from helpers import master_only
+
+class Accuracy:
+    def after_epoch(self, runner):
+        if runner.epoch % self.every:
+            return
+        parts = [torch.zeros_like(self.hits) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, self.hits)
+        if dist.get_rank() == 0:
+            right = torch.stack(parts).sum(0)
+            print(right.tolist())
+        self.hits.zero_()
+""",
+    ),
 )
 KEEPS = (
     Example(
@@ -157,10 +192,8 @@ def _open_up(
 ) -> FixerResult | None:
     edits = Edits(source)
     body = list(body_of(function))
-    dist = source.alias("torch.distributed")
-    if dist is None:
-        edits.add_import("import torch.distributed as dist")
-    test = cst.parse_expression(f"{dist or 'dist'}.get_rank() == 0")
+    dist = edits.module("torch.distributed", function)
+    test = cst.parse_expression(f"{dist}.get_rank() == 0")
     lines = hoist(edits, body, context.files)
     if lines is None:
         return None

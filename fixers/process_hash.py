@@ -113,8 +113,7 @@ def fix(context: Context) -> FixerResult | None:
         if not _is_salted(source, call):
             continue
         edit = edits.setdefault(source.path, Edits(source))
-        edit.add_import("import zlib")
-        zlib = source.alias("zlib") or "zlib"
+        zlib = edit.module("zlib", call)
         edit.replace_text(call, f"{zlib}.crc32(repr({_text(call)}).encode())")
         places.append(f"{source.path}:{source.line(call)}")
         score = max(score, context.closeness(source, call))

@@ -197,10 +197,8 @@ def _through_call(
         sites = call_sites(function, context.files)
         if barriers is None or len(sites) != 1:
             continue
-        dist = source.alias("torch.distributed")
-        if dist is None:
-            continue
         edits = Edits(source)
+        dist = edits.module("torch.distributed", node)
         there = edits if other is source else Edits(other)
         for statement in barriers:
             there.remove(statement)

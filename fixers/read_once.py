@@ -15,6 +15,7 @@ The file changes during the run, or the caller changes what was parsed.
 # More than 300 lines: the examples are half of it.
 
 import re
+from collections.abc import Sequence
 
 import libcst as cst
 
@@ -183,9 +184,7 @@ _FROM_FILE = re.compile(
 _FROM_PATH = re.compile(
     r"(?:numpy|torch)\.(?:load|loadtxt|genfromtxt)|pandas\.read_\w+|safetensors\.torch\.load_file"
 )
-_TEXT = re.compile(
-    r"open\((?P<path>.+?)\)(?P<rest>\.read(?:lines)?\(\)(?:\.split(?:lines)?\(.*?\))?)"
-)
+_TEXT = re.compile(r"\.read(?:lines|_text)?\([^()]*\)(?:\.split(?:lines)?\(.*?\))?", re.S)
 _HANDLES = re.compile(r"zipfile\.ZipFile|h5py\.File|tarfile\.open|lmdb\.open|numpy\.memmap")
 _HELPER = '''
 @{functools}.lru_cache(maxsize=8)
@@ -210,7 +209,6 @@ def fix(context: Context) -> FixerResult | None:
             or _as_handle(source, call, function, edits)
         ):
             continue
-        edits.add_import("import functools")
         return context.result(
             edits,
             why=f"{source.path}:{source.line(call)} parses the whole file for each call of "
@@ -239,9 +237,13 @@ def _is_free(path: cst.CSTNode, function: Function) -> bool:
     return not (names(path) - attributes) & own
 
 
-def _helper(source: Source, name: str, body: str) -> str:
-    functools = source.alias("functools") or "functools"
-    return _HELPER.format(functools=functools, name=name) + body
+def _helper(edits: Edits, name: str, body: str) -> str:
+    return _HELPER.format(functools=edits.module("functools"), name=name) + body
+
+
+def _further(args: Sequence[cst.Arg]) -> str:
+    """Arguments after the first, as text."""
+    return "".join(f", {code(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT))}" for arg in args)
 
 
 def _in_with(source: Source, call: cst.Call, function: Function, edits: Edits) -> bool:
@@ -261,9 +263,8 @@ def _in_with(source: Source, call: cst.Call, function: Function, edits: Edits) -
     made = code(call)
     if "csv" in made:
         made = f"list({made})"
-    rest = "".join(f", {code(a)}" for a in opened.args[1:]).replace(", ,", ",")
-    body = f"    with open(path{rest}) as {alias}:\n        return {made}\n"
-    edits.add_helper(_helper(source, code(call.func), body))
+    body = f"    with open(path{_further(opened.args[1:])}) as {alias}:\n        return {made}\n"
+    edits.add_helper(_helper(edits, code(call.func), body))
     edits.replace_text(call, f"parsed_once({code(path)})")
     inner = [edits.edited(s) for s in body_of(above)]
     edits.replace(above, inner)
@@ -277,25 +278,34 @@ def _by_path(source: Source, call: cst.Call, function: Function, edits: Edits) -
     path = call.args[0].value
     if not _is_free(path, function) or dotted(getattr(path, "func", None)) == "open":
         return False
-    rest = "".join(f", {code(a)}" for a in call.args[1:])
-    body = f"    return {code(call.func)}(path{rest})\n"
-    edits.add_helper(_helper(source, code(call.func), body))
+    body = f"    return {code(call.func)}(path{_further(call.args[1:])})\n"
+    edits.add_helper(_helper(edits, code(call.func), body))
     edits.replace_text(call, f"parsed_once({code(path)})")
     return True
 
 
 def _as_text(source: Source, call: cst.Call, function: Function, edits: Edits) -> bool:
     """``open(path).read().split()``, with nothing around it that depends on the call."""
-    match = _TEXT.fullmatch(code(call))
-    if match is None or isinstance(source.parent(call), cst.Attribute):
+    opened = _opened(call)
+    if opened is None or isinstance(source.parent(call), cst.Attribute):
         return False
-    path = cst.parse_expression(match["path"].partition(",")[0])
-    if not _is_free(path, function):
+    rest = code(call).removeprefix(code(opened))
+    path = opened.args[0].value
+    if not _TEXT.fullmatch(rest) or not _is_free(path, function):
         return False
-    body = f"    return open(path){match['rest']}\n"
-    edits.add_helper(_helper(source, "read", body))
+    body = f"    return {code(opened.func)}(path{_further(opened.args[1:])}){rest}\n"
+    edits.add_helper(_helper(edits, "read", body))
     edits.replace_text(call, f"parsed_once({code(path)})")
     return True
+
+
+def _opened(call: cst.Call) -> cst.Call | None:
+    """The ``open(path)`` that a chain of calls begins with."""
+    node: cst.BaseExpression = call
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        node = node.func.value
+    is_open = isinstance(node, cst.Call) and code(node.func) in ("open", "Path", "pathlib.Path")
+    return node if isinstance(node, cst.Call) and is_open and node.args else None
 
 
 _OPENED = '''
@@ -318,16 +328,12 @@ def _as_handle(source: Source, call: cst.Call, function: Function, edits: Edits)
         call.args[0].value, function
     ):
         return False
-    rest = "".join(
-        f", {'' if a.keyword is None else a.keyword.value + '='}{code(a.value)}"
-        for a in call.args[1:]
-    )
+    rest = _further(call.args[1:])
     if re.search(r"[\"'][wa]", rest):
         return False
-    name, functools = code(call.func), source.alias("functools") or "functools"
+    name, functools = code(call.func), edits.module("functools")
     edits.add_helper(_OPENED.format(functools=functools, name=name, call=name, rest=rest))
-    edits.add_import("import os")
-    os = source.alias("os") or "os"
+    os = edits.module("os", above)
     opened = f"{code(item.asname.name)} = opened_once({code(call.args[0].value)}, {os}.getpid())"
     edits.replace(above, [*edits.statements(opened), *body_of(above)])
     return True

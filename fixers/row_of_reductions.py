@@ -71,8 +71,7 @@ def fix(context: Context) -> FixerResult | None:
     """Join them; None where no three calls of one kind stand in a row."""
     for source, line in context.every(cst.SimpleStatementLine, 0.6):
         row = _row(source, line)
-        torch = source.alias("torch")
-        if len(row) < 3 or torch is None:
+        if len(row) < 3:
             continue
         calls = [called(item) for item in row]
         first = calls[0]
@@ -82,6 +81,7 @@ def fix(context: Context) -> FixerResult | None:
         rest = "".join(f", {code(a).rstrip(', ')}" for a in first.args[1:])
         tensors = ", ".join(code(call.args[0].value) for call in calls if call is not None)
         edits = Edits(source)
+        torch = edits.module("torch", line)
         new = edits.statements(f"""\
 {parts} = [{tensors}]
 {flat} = {torch}.cat([part.detach().reshape(-1) for part in {parts}])

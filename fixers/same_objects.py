@@ -259,7 +259,7 @@ def _once(
     edits = Edits(source)
     edits.remove(made)
     edits.remove(line)
-    edits.before(loops[0], f"{code(made)}\n{code(line)}")
+    edits.before(loops[0], "__S__", S=[made, line])
     return context.result(
         edits,
         why=f"{source.path}:{source.line(line)} sends in each step what the loop does not change.",

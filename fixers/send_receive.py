@@ -103,10 +103,10 @@ def fix(context: Context) -> FixerResult | None:
             continue
         if not _is_exchange(send, receive) or _takes_turns(source, line):
             continue
-        dist = code(send.func).removesuffix(".send") if "." in code(send.func) else "dist"
         out, inp = code(send.args[0].value), code(receive.args[0].value)
         to, origin = _peer(send), _peer(receive)
         edits = Edits(source)
+        dist = edits.module("torch.distributed", line)
         edits.replace(
             line,
             edits.statements(f"""\

@@ -14,6 +14,7 @@ The data set cannot be divided, or the metric is no ratio of sums.
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
+from eroica.fix.decisions import job_device
 from eroica.fix.edits import Edits
 from eroica.fix.facts import conjuncts, definitions, ranked
 from eroica.fix.moves import call_sites, regroup
@@ -126,17 +127,19 @@ def _share(
         ),
         None,
     )
-    torch, dist = source.alias("torch"), source.alias("torch.distributed")
     loader = _loader(context, home, function, call)
-    if guard is None or torch is None or dist is None or loader is None:
+    if guard is None or loader is None:
         return None
     where, made = loader
     edits = {path: Edits(context.sources[path]) for path in {source.path, home.path, where.path}}
     last, first, second = ratio
+    dist = edits[source.path].module("torch.distributed", last)
+    torch = edits[source.path].module("torch", last)
+    device = job_device(context, source)
     edits[source.path].before(
         last,
         f"""\
-counts = {torch}.tensor([float({first}), float({second})], dtype={torch}.float64)
+counts = {torch}.tensor([float({first}), float({second})], dtype={torch}.float64{device})
 {dist}.all_reduce(counts)
 {first}, {second} = counts.tolist()
 """,

@@ -221,8 +221,7 @@ def _worker(context: Context) -> FixerResult | None:
         if at is None or not body[at + 1 : -1] or isinstance(body[at], cst.Try):
             continue
         edits = Edits(source)
-        edits.add_import("import logging")
-        logging = source.alias("logging") or "logging"
+        logging = edits.module("logging", loop)
         text = f"except Exception:\n    {logging}.getLogger(__name__).exception('one item is lost')"
         _wrap(edits, body[at + 1 : -1], last, text.replace("'", '"') + "\n")
         return _result(context, source, loop, edits, f"{queue}.task_done() is reached")

@@ -145,7 +145,7 @@ def fix(context: Context) -> FixerResult | None:
                 edits.replace(inner, [signal])
             else:
                 edits.remove(signal)
-                edits.after(inner, code(signal))
+                edits.after(inner, "__S__", S=[signal.with_changes(leading_lines=())])
             return context.result(
                 edits,
                 why=f"{source.path}:{source.line(signal)} `{code(signal)}` is left out where "

@@ -108,11 +108,8 @@ def _rewrite(context: Context, source: Source, node: cst.If) -> FixerResult | No
         return None
     grad = test.partition(" is ")[0]
     owner = grad.removesuffix(".grad")
-    torch = source.alias("torch")
     edits = Edits(source)
-    if torch is None:
-        edits.add_import("import torch")
-    fill = f"{grad} = {torch or 'torch'}.zeros_like({owner})"
+    fill = f"{grad} = {edits.module('torch', node)}.zeros_like({owner})"
     if test.endswith("is None") and code(node.body).strip() == "continue":
         edits.replace(node.body.body[0], edits.statements(fill))
     elif test.endswith("is not None") and collectives(source, node.body):

@@ -131,8 +131,7 @@ def _event(context: Context, source: Source, loop: cst.While) -> FixerResult | N
         return None
     flag = dotted(loop.test.expression)
     owner = source.class_of(loop)
-    threading = source.alias("threading")
-    if not flag.startswith("self.") or owner is None or threading is None:
+    if not flag.startswith("self.") or owner is None or not source.uses("threading"):
         return None
     lines = _assigning_lines(source, owner, flag)
     reads = [
@@ -143,6 +142,7 @@ def _event(context: Context, source: Source, loop: cst.While) -> FixerResult | N
     ):
         return None
     edits = Edits(source)
+    threading = edits.module("threading", loop)
     for line, function in lines:
         edits.replace(line, edits.statements("\n".join(_split(line, flag, threading, function))))
     for read in reads:

@@ -146,7 +146,12 @@ def _loops(context: Context) -> FixerResult | None:
         if isinstance(above, cst.If) and any(n is loops[0] for n in source.ancestors(above)):
             edits.replace_text(above.test, f"{_grouped(above.test)} and {large}")
         else:
-            edits.replace(line, edits.statements(f"if {large}:\n    {code(line)}"))
+            edits.replace(
+                line,
+                edits.statements(
+                    f"if {large}:\n    __S__", S=[line.with_changes(leading_lines=())]
+                ),
+            )
         return _result(context, source, line, edits)
     return None
 

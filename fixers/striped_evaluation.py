@@ -14,7 +14,7 @@ The ranks do not hold the same data to evaluate, or the metric is no ratio of su
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
-from eroica.fix.decisions import free
+from eroica.fix.decisions import free, job_device
 from eroica.fix.edits import Edits
 from eroica.fix.facts import conjuncts, joined, ranked
 from eroica.fix.moves import call_sites
@@ -131,14 +131,13 @@ def _divide(
     call: cst.Call,
     guard: cst.If,
 ) -> FixerResult | None:
-    torch, dist = source.alias("torch"), source.alias("torch.distributed")
-    if torch is None or dist is None or dotted(getattr(loop.iter, "func", None)) == "range":
+    if dotted(getattr(loop.iter, "func", None)) == "range":
         return None
     there, here = Edits(source), Edits(home)
     if home is source:
         here = there
-    there.add_import("import itertools")
-    itertools = source.alias("itertools") or "itertools"
+    itertools, dist = there.module("itertools", loop), there.module("torch.distributed", loop)
+    torch, device = there.module("torch", loop), job_device(context, source)
     last, first, second = ratio
     there.replace_text(
         loop.iter,
@@ -146,8 +145,8 @@ def _divide(
     )
     there.before(
         last,
-        f"counts = {torch}.tensor([float({first}), float({second})], dtype={torch}.float64)\n"
-        f"{dist}.all_reduce(counts)\n{first}, {second} = counts.tolist()\n",
+        f"counts = {torch}.tensor([float({first}), float({second})], dtype={torch}.float64"
+        f"{device})\n{dist}.all_reduce(counts)\n{first}, {second} = counts.tolist()\n",
     )
     _call_on_all(here, home, function, call, guard)
     return context.result(

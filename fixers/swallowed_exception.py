@@ -18,9 +18,10 @@ from collections.abc import Sequence
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
+from eroica.fix.decisions import free, job_device
 from eroica.fix.edits import Edits
 from eroica.fix.facts import backward_call, collectives, ends_early
-from eroica.fix.tree import Source, code, find, names
+from eroica.fix.tree import Source, code, find
 
 CODE = "EXC001"
 ANSWERS = frozenset(
@@ -163,20 +164,15 @@ def _hides(handler: cst.ExceptHandler) -> bool:
 
 def _split(context: Context, source: Source, node: cst.Try, score: float) -> FixerResult | None:
     """Divide the try at the first statement that changes gradients."""
-    body, torch = list(node.body.body), source.alias("torch")
+    body = list(node.body.body)
     at = next((i for i, s in enumerate(body) if _changes_gradients(s)), 0)
-    if at == 0 or torch is None or any(collectives(source, s) for s in body):
+    if at == 0 or any(collectives(source, s) for s in body):
         return None
     edits = Edits(source)
-    dist = source.alias("torch.distributed")
-    if dist is None:
-        edits.add_import("import torch.distributed as dist")
-        dist = "dist"
+    dist, torch = edits.module("torch.distributed", node), edits.module("torch", node)
     handler = node.handlers[0]
-    flag = "worked"
-    while flag in names(source.function_of(node) or source.module):
-        flag += "_"
-    device = _device(body[:at])
+    flag = free("worked", source.function_of(node), source)
+    device = _device(body[:at]) or job_device(context, source)
     inner = [*edits.statements(f"{flag}.zero_()"), *handler.body.body]
     leave = ends_early(handler.body)
     if leave is not None:  # taken behind the reduction instead, by all ranks

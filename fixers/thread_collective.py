@@ -136,18 +136,15 @@ def _starts(source: Source) -> list[tuple[cst.Call, str]]:
 def _rewrite(
     context: Context, source: Source, start: cst.Call, function: Function, calls: list[cst.Call]
 ) -> FixerResult | None:
-    dist = source.alias("torch.distributed")
-    if dist is None:
-        return None
     edits = Edits(source)
+    dist = edits.module("torch.distributed", calls[0])
     lines = [source.statement_of(c) for c in calls]
     is_heartbeat = all(
         is_barrier(source, c) and called(line) is c  # type: ignore[arg-type]
         for c, line in zip(calls, lines, strict=True)
     )
     if is_heartbeat:
-        edits.add_import("import time")
-        time = source.alias("time") or "time"
+        time = edits.module("time", calls[0])
         for line in lines:
             assert line is not None
             text = f"""\

@@ -139,9 +139,8 @@ def fix(context: Context) -> FixerResult | None:
             edit = edits.setdefault(source.path, Edits(source))
             edit.replace_text(node, _bounded(source, node))
             places.append(f"{source.path}:{source.line(node)}")
-            edit.add_import("import os")
             if not source.functions_named("cores_per_rank") and len(edit._helpers) == 0:
-                edit.add_helper(HELPER.format(os=source.alias("os") or "os"))
+                edit.add_helper(HELPER.format(os=edit.module("os")))
     if not places:
         return None
     return context.result(

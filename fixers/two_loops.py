@@ -128,9 +128,7 @@ def _in_two(context: Context, source: Source, loop: cst.For, call: cst.Call) -> 
     if (made & used_again) - own or (_bound_all(after) & {n for s in before for n in names(s)}):
         return None
     edits = Edits(source)
-    torch = source.alias("torch")
-    if torch is None:
-        return None
+    torch = edits.module("torch", loop)
     function = source.function_of(loop)
     rows, stacked = free(f"{name}s", function, source), free("stacked", function, source)
     target, table = code(loop.target), code(loop.iter)

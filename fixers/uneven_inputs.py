@@ -18,6 +18,7 @@ import re
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
+from eroica.fix.decisions import job_device
 from eroica.fix.edits import Edits
 from eroica.fix.facts import backward_call, collectives, definitions, wrapped_models
 from eroica.fix.moves import leads_to_collective
@@ -234,17 +235,14 @@ def _join(context: Context, source: Source, loop: cst.For) -> FixerResult | None
 
 def _together(context: Context, source: Source, loop: cst.For) -> FixerResult | None:
     edits = Edits(source)
-    if source.alias("torch") is None:
-        edits.add_import("import torch")
-    if source.alias("torch.distributed") is None:
-        edits.add_import("import torch.distributed as dist")
-    torch, dist = source.alias("torch") or "torch", source.alias("torch.distributed") or "dist"
+    torch, dist = edits.module("torch"), edits.module("torch.distributed")
+    device = job_device(context, source)
     if "enumerate" == dotted(getattr(loop.iter, "func", None)):
         assert isinstance(loop.iter, cst.Call)
         inner = loop.iter.args[0].value
     else:
         inner = loop.iter
-    edits.replace_text(inner, f"while_all_have({code(inner)})")
+    edits.replace_text(inner, f"while_all_have({code(inner)}{device})")
     if not source.functions_named("while_all_have"):
         edits.add_helper(HELPER.format(torch=torch, dist=dist))
     return context.result(

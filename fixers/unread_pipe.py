@@ -144,6 +144,6 @@ def _waits_first(source: Source, call: cst.Call, edits: Edits) -> bool:
         after = source.following(line)
         if after and re.search(rf"{re.escape(made[0])}\.(stdout|stderr)\b", code(after[0])):
             edits.remove(line)
-            edits.after(after[0], code(line))
+            edits.after(after[0], "__S__", S=[line.with_changes(leading_lines=())])
             return True
     return False

@@ -80,8 +80,7 @@ def fix(context: Context) -> FixerResult | None:
         if not _are_processes(source, items):
             continue
         edits = Edits(source)
-        edits.add_import("import time")
-        time = source.alias("time") or "time"
+        time = edits.module("time", loop)
         new = edits.statements(f"""\
 while any({name}.poll() is None for {name} in {items}):
     if any({name}.poll() for {name} in {items}):  # one has failed: the others would wait for it

@@ -7,21 +7,49 @@ import libcst as cst
 import pytest
 
 from eroica.fix import nodes
-from eroica.fix.nodes import children, find, walk
-from eroica.fix.tree import Source
+from eroica.fix.edits import Edits
+from eroica.fix.nodes import children, find, parent, walk
+from eroica.fix.tree import Source, body_of, code
 
 FILES = sorted((Path(__file__).parents[1] / "eroica/fix").glob("*.py"))[:6]
+NO_CODE = (
+    cst.BaseParenthesizableWhitespace, cst.TrailingWhitespace, cst.EmptyLine, cst.Comment,
+    cst.Newline, cst.LeftParen, cst.RightParen, cst.LeftSquareBracket, cst.RightSquareBracket,
+    cst.LeftCurlyBrace, cst.RightCurlyBrace, cst.Comma, cst.Dot, cst.Colon, cst.Semicolon,
+    cst.AssignEqual, cst.BaseUnaryOp, cst.BaseBinaryOp, cst.BaseBooleanOp, cst.BaseCompOp,
+    cst.BaseAugOp, cst.Asynchronous, cst.BitOr, cst.ParamSlash,
+)  # fmt: skip
+EVERY_ORDER = """\
+class A(B, metaclass=C):
+    @d
+    async def f(a, /, b: int = 1, *c, e=2, **g) -> h:
+        try:
+            x = i if j else k(l, m=n, *o)
+        except p as q:
+            with r as s, t: u[v:w, y] = (z := 1)
+        match aa:
+            case [bb, *cc] if dd: ee()
+            case {"ff": gg, **hh}: pass
+        return [ii for jj in kk if ll for mm in nn], f"{oo!r:>{pp}}", lambda qq, rr=1: ss
+from . import tt as uu
+from vv import *
+"""
 
 
 def plainly(node):
+    """The node and all code below it, as libcst finds it."""
     yield node
     for child in node.children:
-        yield from plainly(child)
+        if not isinstance(child, NO_CODE):
+            yield from plainly(child)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_a_listed_tree_is_walked_as_libcst_walks_it(path):
-    source = Source(path.name, path.read_text())
+TEXTS = [pytest.param(path.read_text(), id=path.name) for path in FILES]
+
+
+@pytest.mark.parametrize("text", [*TEXTS, pytest.param(EVERY_ORDER, id="orders")])
+def test_a_listed_tree_is_walked_as_libcst_walks_it(text):
+    source = Source("a.py", text)
     expected = list(plainly(source.module))
     assert [id(n) for n in walk(source.module)] == [id(n) for n in expected]
     for function in find(source.module, cst.FunctionDef):
@@ -30,7 +58,11 @@ def test_a_listed_tree_is_walked_as_libcst_walks_it(path):
         for kind in (cst.Name, cst.Call, cst.If, cst.BaseExpression):
             wanted = [id(n) for n in below if isinstance(n, kind)]
             assert [id(n) for n in find(function, kind)] == wanted
-        assert [id(n) for n in children(function)] == [id(n) for n in function.children]
+        for node in below:
+            wanted = [child for child in node.children if not isinstance(child, NO_CODE)]
+            assert [id(n) for n in children(node)] == [id(n) for n in wanted]
+            assert all(parent(child) is node for child in wanted)
+    assert parent(source.module) is None
 
 
 def test_classes_found_by_index_have_no_subclass_that_would_be_missed():
@@ -40,7 +72,7 @@ def test_classes_found_by_index_have_no_subclass_that_would_be_missed():
 def test_nodes_that_an_edit_made_are_walked_as_well():
     made = cst.parse_statement("if x:\n    f(x)\n")
     assert [n.value for n in find(made, cst.Name)] == ["x", "f", "x"]
-    assert list(walk(made)) == list(plainly(made))
+    assert [n for n in walk(made) if not isinstance(n, NO_CODE)] == list(plainly(made))
 
 
 def test_a_tree_is_forgotten_with_its_source():
@@ -51,3 +83,60 @@ def test_a_tree_is_forgotten_with_its_source():
     del source
     gc.collect()
     assert len(nodes._KNOWN) == before
+
+
+LINES = """\
+import os
+class Own(Exception): pass
+def f(rank, x):
+    if rank == 0: print(x); os.sync()  # why
+    else: pass
+    for y in x: go(y)
+"""
+
+
+def test_blocks_on_one_line_are_walked_as_blocks_and_stay_on_their_line():
+    source = Source("a.py", LINES)
+    edits = Edits(source)
+    assert edits.text() == LINES
+    (node,) = find(source.module, cst.If)
+    (line,) = body_of(node)
+    assert (source.line(line), code(line), source.parent(line)) == (
+        4,
+        "print(x); os.sync()",
+        node.body,
+    )
+    edits.before(line, "start()")
+    assert edits.text() == LINES.replace(
+        " print(x); os.sync()  # why", "\n        start()\n        print(x); os.sync()  # why"
+    )
+
+
+def test_text_of_code_has_no_comments_in_it():
+    source = Source("a.py", "# one\nf(a,  # two\n  # three\n  b)  # four\n")
+    assert code(source.module.body[0]) == "f(a,\n  b)"
+
+
+@pytest.mark.parametrize(
+    ("text", "full", "name", "new"),
+    [
+        ("def run(x):\n    pass\n", "queue", "queue", "import queue\n"),
+        ("def run(queue):\n    pass\n", "queue", "queue_module", "import queue as queue_module\n"),
+        ("import queue as q\ndef run(queue):\n    pass\n", "queue", "q", ""),
+        ("import time\ndef run(a):\n    time = a()\n", "time", "time_module",
+         "import time as time_module\n"),
+        ("def run(x):\n    import time\n", "time", "time", "import time\n"),
+        ("def run(x):\n    pass\n", "torch.distributed", "dist",
+         "import torch.distributed as dist\n"),
+        ("import torch\ndef run(x):\n    pass\n", "torch.distributed", "torch.distributed", ""),
+        ("dist = 1\ndef run(x):\n    pass\n", "torch.distributed", "distributed_module",
+         "import torch.distributed as distributed_module\n"),
+    ],
+)  # fmt: skip
+def test_a_module_is_called_by_a_name_that_means_it_there(text, full, name, new):
+    source = Source("a.py", text)
+    edits = Edits(source)
+    assert edits.module(full, body_of(source.functions_named("run")[0])[0]) == name
+    assert [line for line in edits.text().splitlines(keepends=True) if line not in text] == (
+        [new] if new and new not in text else []
+    )

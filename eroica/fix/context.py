@@ -107,13 +107,11 @@ class Context:
 
     def is_near(self, source: Source, node: cst.CSTNode, lines: int = 3) -> bool:
         """True where a spot's line lies on a node, or close to it."""
-        first, last = source.line(node), source.last_line(node)
-        return any(
-            spot.source is source
-            and spot.line is not None
-            and first - lines <= spot.line <= last + lines
-            for spot in self.spots
-        )
+        named = [s.line for s in self.spots if s.source is source and s.line is not None]
+        if not named:
+            return False
+        first, last = source.line(node) - lines, source.last_line(node) + lines
+        return any(first <= line <= last for line in named)
 
     def is_named(self, source: Source, node: cst.CSTNode) -> bool:
         """True where a node is, or lies in, a function that the cause names."""

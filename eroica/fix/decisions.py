@@ -127,13 +127,7 @@ def together(
     What chance decides is taken from the first rank, so that it stays as likely as before.
     """
     source = edits.source
-    dist, torch = source.alias("torch.distributed"), source.alias("torch")
-    if dist is None:
-        edits.add_import("import torch.distributed as dist")
-        dist = "dist"
-    if torch is None:
-        edits.add_import("import torch")
-        torch = "torch"
+    dist, torch = edits.module("torch.distributed", test), edits.module("torch", test)
     text = code(test)
     plain = isinstance(test, cst.Comparison | cst.BooleanOperation | cst.UnaryOperation)
     value = f"int({text})" if plain else f"int(bool({text}))"
@@ -148,10 +142,24 @@ def together(
 def device_of(context: Context, source: Source, test: cst.BaseExpression) -> str:
     """The device of the tensor that is tested, else that of a job which runs on devices."""
     for call in find(test, cst.Call):
-        if dotted(call.func).startswith("torch.") and call.args and dotted(call.args[0].value):
+        func = source.full_name(call.func)
+        if func.startswith("torch.") and call.args and dotted(call.args[0].value):
             return f", device={dotted(call.args[0].value)}.device"
-    on_device = any(re.search(r"\bnccl\b|\.cuda\(|[\"']cuda", s.text) for s in context.files)
-    return ', device="cuda"' if on_device else ""
+    return job_device(context, source)
+
+
+def job_device(context: Context, source: Source) -> str:
+    """The argument that puts a tensor where the job's collectives take it: NCCL takes no CPU's.
+
+    A program that asks whether there is a device at all runs without one too.
+    """
+    texts = [s.text for s in context.files]
+    if not any(re.search(r"\bnccl\b|\.cuda\(|[\"']cuda", text) for text in texts):
+        return ""
+    if any("cuda.is_available()" in text for text in texts):
+        torch = source.alias("torch") or "torch"
+        return f', device="cuda" if {torch}.cuda.is_available() else "cpu"'
+    return ', device="cuda"'
 
 
 def free(name: str, function: Function | None, source: Source) -> str:

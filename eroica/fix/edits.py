@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 import libcst as cst
 
 from eroica.fix.imports import is_imported, with_helper, with_imports
+from eroica.fix.scopes import name_for
+from eroica.fix.suites import as_it_was
 from eroica.fix.tree import Source
 
 Change = cst.CSTNode | Callable[[cst.CSTNode], cst.CSTNode]
@@ -39,12 +41,14 @@ class _Fill(cst.CSTTransformer):
 class _Apply(cst.CSTTransformer):
     def __init__(self, edits: "Edits") -> None:
         self.edits = edits
+        self.edited = {*edits._changes, *edits._before, *edits._after, *edits._gaps}
 
     def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> object:  # type: ignore[override]
         updated: object = super().on_leave(original_node, updated_node)
         key = id(original_node)
         if isinstance(original_node, cst.IndentedBlock) and key not in self.edits._changes:
-            return _no_empty_block(updated)
+            was = as_it_was(original_node, self.edits.source.suites, self.edited)
+            return was or _no_empty_block(updated)
         change = self.edits._changes.get(key)
         if change is not None and isinstance(updated, cst.CSTNode):
             updated = change(updated)
@@ -175,6 +179,13 @@ class Edits:
         """Add an import line unless the file has it: ``import gc``, ``from a import b``."""
         if text not in self._imports and not is_imported(self.source, text):
             self._imports.append(text)
+
+    def module(self, full: str, at: cst.CSTNode | None = None) -> str:
+        """Return how to call a module at a node, with an import of it where that takes one."""
+        name, line = name_for(self.source, full, at)
+        if line:
+            self.add_import(line)
+        return name
 
     def add_helper(self, text: str) -> None:
         """Add a function below the imports."""

@@ -10,8 +10,8 @@ from eroica.fix.tree import Source, dotted, walk
 def is_imported(source: Source, text: str) -> bool:
     words = text.split()
     if words[0] == "import":
-        return source.imports.get(words[-1] if "as" in words else words[1]) == words[1]
-    return source.imports.get(words[-1]) == f"{words[1]}.{words[3]}"
+        return source.top_imports.get(words[-1] if "as" in words else words[1]) == words[1]
+    return source.top_imports.get(words[-1]) == f"{words[1]}.{words[3]}"
 
 
 def _is_import(statement: cst.CSTNode) -> bool:

@@ -1,12 +1,16 @@
 """Walking a syntax tree that is walked thousands of times: its nodes are listed once.
 
-libcst finds a node's children anew at each look, by a visit of all its fields; sixty fixers look
-often. A tree that is kept here is walked from lists instead. Other nodes, as edits make them, are
-walked as libcst does.
+libcst finds a node's children anew at each look, by a visit of all its fields that makes the node
+anew; sixty fixers look often, in sixty files. A tree that is kept here is walked from lists
+instead, made from the fields that hold code: blanks, comments and punctuation are not in them.
+Other nodes, as edits make them, are walked as libcst does.
 """
 
+import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from functools import cache
 from heapq import merge
 from itertools import islice
 from typing import TypeVar
@@ -24,20 +28,25 @@ class Listing:
         self.ends: list[int] = []
         """Of each node, the number after its last descendant's."""
         self.kids: list[list[cst.CSTNode]] = []
+        self.parents: list[int] = []
+        """Of each node, the number of the one around it; -1 for the root."""
+        self.texts: dict[int, str] = {}
+        """Of nodes by number, once they were asked for."""
         self._by_type: dict[type, list[int]] = {}
-        self._add(root)
+        self._add(root, -1)
         for number, node in enumerate(self.nodes):
             self._by_type.setdefault(type(node), []).append(number)
             _KNOWN[id(node)] = (self, number)
 
-    def _add(self, node: cst.CSTNode) -> None:
+    def _add(self, node: cst.CSTNode, above: int) -> None:
         number = len(self.nodes)
         self.nodes.append(node)
         self.ends.append(0)
-        children = list(node.children)
+        self.parents.append(above)
+        children = _code_below(node)
         self.kids.append(children)
         for child in children:
-            self._add(child)
+            self._add(child, number)
         self.ends[number] = len(self.nodes)
 
     def below(self, number: int) -> Iterator[cst.CSTNode]:
@@ -58,6 +67,45 @@ class Listing:
             _KNOWN.pop(id(node), None)
 
 
+# Where the fields of a class do not stand in the order of the source: libcst's codegen, 1.8.
+_ORDER: dict[type[cst.CSTNode], tuple[str, ...]] = {
+    cst.Arg: ("keyword", "value"),
+    cst.ClassDef: ("decorators", "name", "type_parameters", "bases", "keywords", "body"),
+    cst.ExceptHandler: ("type", "name", "body"),
+    cst.ExceptStarHandler: ("type", "name", "body"),
+    cst.FunctionDef: ("decorators", "name", "type_parameters", "params", "returns", "body"),
+    cst.IfExp: ("body", "test", "orelse"),
+    cst.ImportFrom: ("module", "names"),
+    cst.MatchCase: ("pattern", "guard", "body"),
+    cst.Parameters: ("posonly_params", "params", "star_arg", "kwonly_params", "star_kwarg"),
+    cst.TypeAlias: ("name", "type_parameters", "value"),
+}
+_NO_CODE = re.compile(
+    r"whitespace|comma|colon|lines|separator"
+    r"|^(?:[lr](?:par|bracket|brace)|dot|equal|semicolon|header|footer|newline|indent|star|operator"
+    r"|first_line|last_line|comment|posonly_ind|asynchronous|relative)$"
+)
+"""Fields that hold blanks, comments, punctuation."""
+
+
+@cache
+def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+    """The fields of a class that hold code, in the order of the source."""
+    known = _ORDER.get(kind)
+    return known or tuple(f.name for f in fields(kind) if not _NO_CODE.search(f.name))
+
+
+def _code_below(node: cst.CSTNode) -> list[cst.CSTNode]:
+    found: list[cst.CSTNode] = []
+    for name in _fields(type(node)):
+        value = getattr(node, name)
+        if isinstance(value, cst.CSTNode):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += [item for item in value if isinstance(item, cst.CSTNode)]
+    return found
+
+
 _KNOWN: dict[int, tuple[Listing, int]] = {}
 """By identity: a node that is listed lives as long as its listing, so that no other has its id."""
 
@@ -65,6 +113,24 @@ _KNOWN: dict[int, tuple[Listing, int]] = {}
 def _known(node: cst.CSTNode) -> tuple[Listing, int] | None:
     found = _KNOWN.get(id(node))
     return found if found is not None and found[0].nodes[found[1]] is node else None
+
+
+def remembered(node: cst.CSTNode, make: Callable[[cst.CSTNode], str]) -> str:
+    """Return the text that ``make`` gives of a node, made once where the tree is listed."""
+    found = _known(node)
+    if found is None:
+        return make(node)
+    listing, number = found
+    if number not in listing.texts:
+        listing.texts[number] = make(node)
+    return listing.texts[number]
+
+
+def parent(node: cst.CSTNode) -> cst.CSTNode | None:
+    """Return what a listed node lies in; None for the module, and for what is not listed."""
+    found = _known(node)
+    above = found[0].parents[found[1]] if found is not None else -1
+    return found[0].nodes[above] if found is not None and above >= 0 else None
 
 
 def children(node: cst.CSTNode) -> list[cst.CSTNode]:
@@ -128,6 +194,7 @@ _CONCRETE = frozenset(
         cst.Raise,
         cst.Return,
         cst.SimpleStatementLine,
+        cst.SimpleStatementSuite,
         cst.Subscript,
         cst.Try,
         cst.While,

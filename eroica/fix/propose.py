@@ -121,6 +121,8 @@ def candidates(context: Context) -> list[tuple[Fixer, FixerResult]]:
 
 def fits_beside(patch: Patch, others: Sequence[Patch], tree: Tree) -> bool:
     """Say whether a patch can be applied together with others, and what that makes is sound."""
+    if not others:
+        return True
     if patch.diff in {known.diff for known in others}:
         return False
     try:

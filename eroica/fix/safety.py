@@ -13,9 +13,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from eroica.fix.facts import _LOCAL_CALLS, _RANK, _RANK_CALLS, COLLECTIVES, HIDDEN
+from eroica.fix.distributed import (
+    FunctionNode,
+    calls_of,
+    collective,
+    distributed_names,
+    last_name,
+    leading_functions,
+    parsed,
+)
+from eroica.fix.facts import _LOCAL_CALLS, _RANK, _RANK_CALLS
 
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 _EXITS = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 
 
@@ -32,7 +40,7 @@ class Site:
 
 def one_sided(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """Return why the files after a patch are refused, or an empty string."""
-    old, new = list(sites(before)), list(sites(after))
+    old, new = _both(before, after)
     had = Counter((site.path, site.op) for site in old if site.guard)
     for key, count in Counter((site.path, site.op) for site in new if site.guard).items():
         if count > had[key]:
@@ -51,74 +59,29 @@ def _the_new_one(old: list[Site], new: list[Site], key: tuple[str, str]) -> Site
     return next((s for s in guarded if (s.function, s.test) not in known), guarded[-1])
 
 
-def sites(texts: Mapping[str, str]) -> Iterator[Site]:
+def _both(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[list[Site], list[Site]]:
+    """The sites before and after, of the files in which they may differ."""
+    led, leads = leading_functions(before), leading_functions(after)
+    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    changed |= {path for path in after if calls_of(after[path]).everywhere & (led ^ leads)}
+    return (
+        list(sites({path: before[path] for path in changed if path in before}, led)),
+        list(sites({path: after[path] for path in changed if path in after}, leads)),
+    )
+
+
+def sites(texts: Mapping[str, str], leading: set[str]) -> Iterator[Site]:
     """Yield the collective sites of a set of files; files that do not parse have none."""
-    trees: dict[str, ast.Module] = {}
     for path, text in texts.items():
-        if path.endswith(".py"):
-            try:
-                trees[path] = ast.parse(text)
-            except (SyntaxError, ValueError):
-                continue
-    leading = leading_functions(trees)
-    for path, tree in trees.items():
-        yield from _Walker(path, tree, leading).run()
-
-
-def leading_functions(trees: Mapping[str, ast.Module]) -> set[str]:
-    """Return the names of project functions that call a collective, directly or through others."""
-    calls: dict[str, set[str]] = {}
-    for tree in trees.values():
-        dist = _distributed_names(tree)
-        for node in ast.walk(tree):
-            if isinstance(node, FunctionNode):
-                made = calls.setdefault(node.name, set())
-                for inner in ast.walk(node):
-                    if isinstance(inner, ast.Call):
-                        foreign = ast.unparse(inner.func).startswith(("torch.", "np.", "os."))
-                        last = "" if foreign else _last(inner.func)
-                        made.add("*" if collective(inner, dist) else last)
-    leading = {name for name, made in calls.items() if "*" in made}
-    while True:
-        more = {n for n, made in calls.items() if n not in leading and made & leading}
-        if not more:
-            return leading - {"__init__", "forward", "main"}
-        leading |= more
-
-
-def _last(node: ast.expr) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _distributed_names(tree: ast.Module) -> set[str]:
-    """Return the plain names a module imports from torch.distributed."""
-    return {
-        alias.asname or alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.distributed")
-        for alias in node.names
-    }
-
-
-def collective(call: ast.Call, dist: set[str]) -> str:
-    """Return the operation of a collective call, or an empty string."""
-    last = _last(call.func)
-    if last in HIDDEN:
-        return last
-    if last not in COLLECTIVES:
-        return ""
-    if isinstance(call.func, ast.Name):
-        return last if call.func.id in dist else ""
-    owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-    return last if owner in ("dist", "torch.distributed", "distributed", "c10d") else ""
+        tree = parsed(text) if path.endswith(".py") else None
+        if tree is not None:
+            yield from _Walker(path, tree, leading).run()
 
 
 class _Walker:
     def __init__(self, path: str, tree: ast.Module, leading: set[str]) -> None:
         self.path, self.tree, self.leading = path, tree, leading
-        self.dist = _distributed_names(tree)
+        self.dist = distributed_names(tree)
         self.ranked = self._ranked_names()
         self.found: list[Site] = []
         self.local: set[str] = set()
@@ -145,14 +108,16 @@ class _Walker:
     def _names_rank(self, test: ast.expr, known: set[str]) -> bool:
         for node in ast.walk(test):
             if isinstance(node, ast.Name | ast.Attribute):
-                if _RANK.fullmatch(_last(node)) or ast.unparse(node) in known:
+                if _RANK.fullmatch(last_name(node)) or ast.unparse(node) in known:
                     return True
             elif isinstance(node, ast.Call) and _RANK_CALLS.fullmatch(ast.unparse(node.func)):
                 return True
         return False
 
     def _is_local_call(self, node: ast.AST) -> bool:
-        return isinstance(node, ast.Call) and bool(_LOCAL_CALLS.fullmatch(_last(node.func) or "-"))
+        return isinstance(node, ast.Call) and bool(
+            _LOCAL_CALLS.fullmatch(last_name(node.func) or "-")
+        )
 
     def _kind(self, test: ast.expr) -> str:
         """How a condition may differ over ranks: ``rank``, ``data`` or not at all."""
@@ -220,10 +185,14 @@ class _Walker:
             return
         if isinstance(node, ast.If | ast.While):
             self._expression(node.test, guard)
-            kind = self._kind(node.test)
-            inner = guard if guard[0] or not kind else (kind, ast.unparse(node.test))
+            inner = self._under(node.test, guard)
             self._block(node.body, inner)
             self._block(node.orelse, inner)
+            return
+        if isinstance(node, ast.Match):
+            self._expression(node.subject, guard)
+            for case in node.cases:
+                self._block(case.body, self._under(case.guard or node.subject, guard))
             return
         blocks = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
         for child in ast.iter_child_nodes(node):
@@ -235,6 +204,11 @@ class _Walker:
             if block:
                 self._block(block, guard)
 
+    def _under(self, test: ast.expr, guard: tuple[str, str]) -> tuple[str, str]:
+        """The guard of what runs only where a test says so."""
+        kind = "" if guard[0] else self._kind(test)
+        return (kind, ast.unparse(test)) if kind else guard
+
     def _is_foreign(self, func: ast.expr) -> bool:
         """``torch.save`` is not the project's ``save``."""
         while isinstance(func, ast.Attribute):
@@ -244,15 +218,28 @@ class _Walker:
         return False
 
     def _expression(self, node: ast.AST, guard: tuple[str, str]) -> None:
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Call):
-                op = collective(inner, self.dist)
-                last = _last(inner.func)
-                if not op and last in self.leading and not self._is_foreign(inner.func):
-                    op = f"{last}()"
-                if op:
-                    site = Site(self.path, self.name, op, inner.lineno, *guard)
-                    self.found.append(site)
+        """Note the calls in an expression; what ``x if test else y`` or ``test and x`` guards."""
+        if isinstance(node, ast.IfExp):
+            self._expression(node.test, guard)
+            for part in (node.body, node.orelse):
+                self._expression(part, self._under(node.test, guard))
+            return
+        if isinstance(node, ast.BoolOp):
+            for part in node.values:
+                self._expression(part, guard)
+                guard = self._under(part, guard)
+            return
+        if isinstance(node, ast.Call):
+            self._call(node, guard)
+        for child in ast.iter_child_nodes(node):
+            self._expression(child, guard)
+
+    def _call(self, call: ast.Call, guard: tuple[str, str]) -> None:
+        op, last = collective(call, self.dist), last_name(call.func)
+        if not op and last in self.leading and not self._is_foreign(call.func):
+            op = f"{last}()"
+        if op:
+            self.found.append(Site(self.path, self.name, op, call.lineno, *guard))
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:

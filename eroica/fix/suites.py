@@ -11,18 +11,8 @@ import libcst as cst
 from eroica.fix.nodes import walk
 
 
-def suites_of(module: cst.Module) -> list[tuple[cst.CSTNode, cst.SimpleStatementSuite]]:
-    """Return the blocks on one line of a tree, each with what it is the block of."""
-    found: list[tuple[cst.CSTNode, cst.SimpleStatementSuite]] = []
-    for node in walk(module):
-        body = getattr(node, "body", None)
-        if isinstance(body, cst.SimpleStatementSuite):
-            found.append((node, body))
-    return found
-
-
 def indent(
-    owner: cst.CSTNode, suite: cst.SimpleStatementSuite
+    owner: cst.CSTNode | None, suite: cst.SimpleStatementSuite
 ) -> tuple[cst.IndentedBlock, cst.SimpleStatementLine]:
     """Give a block on one line the form of an indented one, in the tree itself.
 

@@ -2,14 +2,17 @@
 
 import re
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
-from eroica.fix.nodes import Listing, children, find, find_each, walk
+from eroica.fix.nodes import Listing, children, find, find_each, parent, walk
+from eroica.fix.suites import indent
+from eroica.fix.texts import code
 
-__all__ = ["children", "find", "walk"]  # from nodes, under the name that fixers know
+__all__ = ["children", "code", "find", "walk"]  # under the name that fixers know
 Function = cst.FunctionDef
 Loop = cst.For | cst.While
 Assignment = tuple[str, cst.BaseExpression, cst.Assign | cst.AnnAssign]
@@ -36,11 +39,6 @@ def last_name(node: cst.CSTNode) -> str:
 def names(node: cst.CSTNode) -> set[str]:
     """Return every plain name read or written at or below a node."""
     return {item.value for item in find(node, cst.Name)}
-
-
-def code(node: cst.CSTNode) -> str:
-    """Return a node's source text without the blank lines and comments around it."""
-    return cst.Module(body=[]).code_for_node(node).strip()
 
 
 def argument(call: cst.Call, keyword: str, position: int | None = None) -> cst.Arg | None:
@@ -83,33 +81,40 @@ class Source:
 
     def __init__(self, path: str, text: str) -> None:
         self.path, self.text = path, text
-        wrapper = MetadataWrapper(cst.parse_module(text))
-        self.module = wrapper.module
-        weakref.finalize(self, Listing(self.module).close)
+        self.module = cst.parse_module(text)
+        self.suites: dict[int, cst.SimpleStatementSuite] = {}
+        """The blocks on one line, by the ``id`` of the indented ones that stand for them."""
+        listing = Listing(self.module)
+        blocks = list(find(self.module, cst.SimpleStatementSuite))
+        if blocks:
+            self._indent(blocks)
+            listing.close()
+            listing = Listing(self.module)
+        weakref.finalize(self, listing.close)
         self.memo: dict[str, object] = {}
         """What was found out about the file as a whole, by name."""
         self._assignments: list[Assignment] | None = None
         self._by_name: dict[str, list[Function]] = {}
         for function in find(self.module, cst.FunctionDef):
             self._by_name.setdefault(function.name.value, []).append(function)
-        self._positions = wrapper.resolve(PositionProvider)
-        self._parents = wrapper.resolve(ParentNodeProvider)
-        self.imports = dict(self._imported())
+        lines = list(find_each(self.module, cst.Import, cst.ImportFrom))
+        self.imports = dict(_imported(lines))
+        self.top_imports = dict(_imported(n for n in lines if self.function_of(n) is None))
 
-    def _imported(self) -> Iterator[tuple[str, str]]:
-        for node in walk(self.module):
-            if isinstance(node, cst.Import):
-                for alias in node.names:
-                    full = dotted(alias.name)
-                    if alias.asname is not None:
-                        yield dotted(alias.asname.name), full
-                    else:
-                        yield full.split(".")[0], full.split(".")[0]
-            elif isinstance(node, cst.ImportFrom) and not isinstance(node.names, cst.ImportStar):
-                base = "." * len(node.relative) + dotted(node.module)
-                for alias in node.names:
-                    name = dotted(alias.asname.name) if alias.asname else dotted(alias.name)
-                    yield name, f"{base}.{dotted(alias.name)}"
+    def _indent(self, blocks: Iterable[cst.SimpleStatementSuite]) -> None:
+        positions = dict(self._positions)  # of the text, before the tree departs from it
+        for suite in blocks:
+            block, line = indent(parent(suite), suite)
+            positions[block] = positions[line] = positions[suite]
+            self.suites[id(block)] = suite
+        self._positions = positions
+
+    @cached_property
+    def _positions(self) -> Mapping[cst.CSTNode, CodeRange]:
+        """Made at the first question: of most files of a project nobody asks for a line."""
+        # A tree that was just parsed holds no node twice: nothing has to be copied.
+        wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
+        return wrapper.resolve(PositionProvider)
 
     # --- where things are
     def line(self, node: cst.CSTNode) -> int:
@@ -119,7 +124,7 @@ class Source:
         return self._positions[node].end.line
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
-        return self._parents.get(node)
+        return parent(node)
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield what encloses a node, innermost first."""
@@ -215,12 +220,19 @@ class Source:
         rule = re.compile(pattern)
         return [c for c in find(node, cst.Call) if rule.fullmatch(self.full_name(c.func))]
 
+    def uses(self, full: str) -> bool:
+        """True where a module, or something from it, is imported anywhere in the file."""
+        return any(f"{target}.".startswith(f"{full}.") for target in self.imports.values())
+
     def alias(self, full: str) -> str | None:
-        """Return how this file refers to a module or name, e.g. ``dist`` for torch.distributed."""
+        """Return how this file refers to a module or name, e.g. ``dist`` for torch.distributed.
+
+        What only a function imports is not known to the others, and does not count.
+        """
         best = max(
             (
                 (len(target), name)
-                for name, target in self.imports.items()
+                for name, target in self.top_imports.items()
                 if full == target or full.startswith(target + ".")
             ),
             default=None,
@@ -240,6 +252,23 @@ class Source:
         if self._assignments is None:
             self._assignments = list(_assigned(self.module))
         yield from self._assignments
+
+
+def _imported(lines: Iterable[cst.CSTNode]) -> Iterator[tuple[str, str]]:
+    """Yield (name, what it means) of import lines."""
+    for node in lines:
+        if isinstance(node, cst.Import):
+            for alias in node.names:
+                full = dotted(alias.name)
+                if alias.asname is not None:
+                    yield dotted(alias.asname.name), full
+                else:
+                    yield full.split(".")[0], full.split(".")[0]
+        elif isinstance(node, cst.ImportFrom) and not isinstance(node.names, cst.ImportStar):
+            base = "." * len(node.relative) + dotted(node.module)
+            for alias in node.names:
+                name = dotted(alias.asname.name) if alias.asname else dotted(alias.name)
+                yield name, f"{base}.{dotted(alias.name)}"
 
 
 def _assigned(
