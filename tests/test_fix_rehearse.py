@@ -9,6 +9,7 @@ import pytest
 
 from eroica.errors import EroicaError, InputError
 from eroica.fix.diff import file_edit, unified
+from eroica.fix.endings import noted_in, was_aborted_at_its_end
 from eroica.fix.propose import propose
 from eroica.fix.rehearse import loss_change, rehearse, split_command, warnings_for
 from eroica.fix.watchdog import Run, Watcher, run_bounded, with_token
@@ -206,3 +207,76 @@ def test_a_rehearsal_that_is_called_off_gives_no_verdict(tmp_path):
             tmp_path,
             watcher=watcher,
         )
+
+
+AT_EXIT = """\
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.__cxa_atexit(libc.abort, None, None)  # when the interpreter is gone, as a C++ thread would
+os.write(2, b"terminate called without an active exception\\n")
+"""
+
+
+def test_a_program_that_is_aborted_after_all_its_work_has_finished(tmp_path):
+    result = run(STUCK, GOOD + AT_EXIT, tmp_path)
+    assert (result.verdict, result.details["exit_after"]) == ("cured", -6)
+    assert any("counts as finished" in note for note in result.details["warnings"])
+    assert result.details["tail_after"] == ""
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "os.abort()\n",  # in the middle of its work
+        "raise ValueError('bad row')\n",  # an error of its own, and aborted on top of it
+    ],
+)
+def test_a_program_that_is_aborted_before_its_end_has_failed(tmp_path, ending):
+    result = run(STUCK, GOOD + AT_EXIT + ending, tmp_path)
+    assert result.verdict == "failed"
+    assert not any("counts as finished" in note for note in result.details["warnings"])
+
+
+def test_a_program_that_says_so_itself_has_failed_all_the_same(tmp_path):
+    text = GOOD + AT_EXIT.replace("libc.__cxa", "0 and libc.__cxa") + "raise SystemExit(3)\n"
+    assert run(STUCK, text, tmp_path).verdict == "failed"
+
+
+TORCHRUN = [
+    "terminate called without an active exception",
+    "  rank      : 1 (local_rank: 1)",
+    "  exitcode  : -6 (pid: 4711)",
+    "  traceback : Signal 6 (SIGABRT) received by PID 4711",
+]
+
+
+def ended(folder, began, ended_, count="2"):
+    notes = folder / "notes"
+    notes.mkdir(exist_ok=True)
+    for rank in began:
+        (notes / f"{rank}.began").write_text(count)
+    for rank in ended_:
+        (notes / f"{rank}.ended").write_text(count)
+    return was_aborted_at_its_end(folder, 1, TORCHRUN)
+
+
+def test_all_ranks_must_have_ended_their_work(tmp_path):
+    assert not ended(tmp_path, ["main", "0"], ["0"])  # the other never began
+    assert not ended(tmp_path, ["1"], [])
+    assert ended(tmp_path, [], ["1"])
+    assert not was_aborted_at_its_end(tmp_path, 1, [*TORCHRUN, "  exitcode  : 1 (pid: 4712)"])
+    assert not was_aborted_at_its_end(tmp_path, 1, TORCHRUN[:1])
+    assert not was_aborted_at_its_end(tmp_path, 1, TORCHRUN[1:])
+    assert not was_aborted_at_its_end(tmp_path, None, TORCHRUN)
+
+
+def test_the_sitecustomize_of_the_job_runs_all_the_same(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("print('mine', flush=True)\n")
+    given = {"PYTHONPATH": str(tmp_path / "own")}
+    given |= noted_in(tmp_path / "endings", given)
+    made = run_bounded([sys.executable, "-c", "pass"], tmp_path, 10, given)
+    assert [line for _, line in made.lines] == ["mine"]
+    assert {file.name for file in (tmp_path / "endings/notes").iterdir()} == {
+        "main.began", "main.ended",
+    }  # fmt: skip

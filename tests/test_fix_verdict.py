@@ -108,3 +108,19 @@ def test_losses_of_different_steps_are_compared_at_the_end():
 def test_quartiles_of_step_times():
     assert spread([]) == []
     assert spread([4.0, 1.0, 3.0, 2.0, 5.0]) == [2.0, 3.0, 4.0]
+
+
+def aborted(**more):
+    made = run(1, **more)
+    made.was_aborted_at_its_end = True
+    return made
+
+
+def test_a_run_that_was_aborted_at_its_end_counts_as_finished_on_both_sides():
+    assert verdict(run(HUNG), aborted()) == "cured"
+    assert verdict(aborted(), aborted()) == "no change"
+    assert verdict(aborted(), run(HUNG)) == "worse"
+    assert verdict(aborted(), run(1)) == "worse"
+    assert verdict(aborted(step_ms=100.0), aborted(step_ms=50.0), "slow") == "improved"
+    notes = judge(["x"], aborted(), run(0), "stuck", 60.0).details["warnings"]
+    assert [note.partition(",")[0] for note in notes] == ["without the patch"]

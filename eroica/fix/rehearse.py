@@ -15,6 +15,7 @@ from statistics import median
 
 from eroica.errors import EroicaError, InputError
 from eroica.fix.apply import apply
+from eroica.fix.endings import noted_in, was_aborted_at_its_end
 from eroica.fix.scratch import copy_tree, notes_on, stamps
 from eroica.fix.watchdog import Run, Watcher, run_bounded
 from eroica.records import Patch, Rehearsal
@@ -71,10 +72,10 @@ def rehearse(
         shared = stamps(copied.linked)
         apply(patches, after_root)
         after = _run(words, after_root, limit_s, given, watcher, "with the patch")
-        limit = min(limit_s, max(15.0, 2.0 * after.seconds)) if after.status == 0 else limit_s / 2
+        limit = min(limit_s, max(15.0, 2.0 * after.seconds)) if after.is_done else limit_s / 2
         before = _run(words, before_root, limit, given, watcher, "without it")
         seen = None
-        if detector is not None and after.status == 0:
+        if detector is not None and after.is_done:
             watcher.tell("with the patch, under the detector")
             seen = detector(words, after_root, given, watcher)
             if watcher.called_off.is_set():
@@ -98,11 +99,14 @@ def _run(
     """One of the two runs; EroicaError once it is called off."""
     watcher.tell(which)
     told = Watcher(lambda line: watcher.tell(f"{which}, {line}"), watcher.called_off)
-    run = run_bounded(words, folder, limit_s, given, told)
+    notes = folder.parent / "endings"
+    run = run_bounded(words, folder, limit_s, {**given, **noted_in(notes, given)}, told)
     if watcher.called_off.is_set():
         raise EroicaError(
             "the rehearsal was called off", "both scratch copies are gone", "eroica review goes on"
         )
+    texts = [line for _, line in run.lines]
+    run.was_aborted_at_its_end = was_aborted_at_its_end(notes, run.status, texts)
     return run
 
 
@@ -171,17 +175,30 @@ def judge(
             "loss_after": after.last_loss,
             "detector": seen,
             "left_behind": after.left_behind,
-            "tail_after": after.tail() if after.status != 0 else "",
-            "warnings": list(notes),
+            "tail_after": "" if after.is_done else after.tail(),
+            "warnings": [
+                *notes,
+                *_aborted(before, "without the patch"),
+                *_aborted(after, "with it"),
+            ],
         },
     )
+
+
+def _aborted(run: Run, which: str) -> list[str]:
+    if not run.was_aborted_at_its_end:
+        return []
+    return [
+        f"{which}, the interpreter was aborted when all ranks had ended their work (exit status "
+        f"{run.status}): it counts as finished; dist.destroy_process_group() at the end avoids it"
+    ]
 
 
 def _verdict(
     before: Run, after: Run, old: list[float], new: list[float], symptom: str, before_limit: float
 ) -> tuple[str, str]:
     if after.status is None:
-        if before.status == 0:
+        if before.is_done:
             return (
                 "worse",
                 f"Patched, it is stuck after {after.seconds:.0f} s; before, it finished.",
@@ -189,17 +206,17 @@ def _verdict(
         further = len(after.progress) > len(before.progress)
         what = "further than before, but not to its end" if further else "no further than before"
         return "no change", f"Patched, it gets {what} within {after.seconds:.0f} s."
-    if after.status != 0:
-        verdict = "worse" if before.status == 0 else "failed"
+    if not after.is_done:
+        verdict = "worse" if before.is_done else "failed"
         return verdict, f"Patched, it fails with exit code {after.status}: {after.tail(1)}"
     if before.status is None and (symptom != "slow" or not (old and new)):
         return "cured", (
             f"Patched, it finishes in {after.seconds:.1f} s; before, it was not done after "
             f"{before.seconds:.0f} s."
         )
-    if before.status not in (0, None):
+    if before.status is not None and not before.is_done:
         return "cured", f"Patched, it finishes; before, it failed with exit code {before.status}."
-    if symptom == "stuck" and before.status == 0:
+    if symptom == "stuck" and before.is_done:
         return "no change", "It finishes with and without the patch: the hang did not show."
     gain = MIN_GAIN if old and new else MIN_GAIN_WHOLE_RUN
     what = "Step time" if old and new else "The whole run"

@@ -41,6 +41,12 @@ class Run:
     lines: list[tuple[float, str]] = field(default_factory=list)
     """Seconds since start, and the line (stdout and stderr together)."""
     left_behind: int = 0
+    was_aborted_at_its_end: bool = False
+    """All ranks had ended their work when the interpreter's way out aborted one."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.status == 0 or self.was_aborted_at_its_end
 
     @property
     def progress(self) -> list[tuple[float, str, int]]:
