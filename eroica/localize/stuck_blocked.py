@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from eroica.localize.source import Project
 from eroica.localize.source_calls import Calls
-from eroica.localize.stuck_children import child_root, loader_root
+from eroica.localize.stuck_children import child_root, loader_root, pipe_root
 from eroica.localize.stuck_locks import lock_root
 from eroica.localize.stuck_peers import Peers
 from eroica.localize.stuck_pools import or_full_pool
@@ -17,6 +17,7 @@ from eroica.records import LogEvent
 
 RULES: dict[str, Rule] = {
     "loader": loader_root,
+    "io": pipe_root,
     "child": or_full_pool(child_root),
     "lock": lock_root,
     "queue_get": queue_root,

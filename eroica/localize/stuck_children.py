@@ -29,6 +29,12 @@ def child_root(rules: Blocked, view: RankView, wait: Wait, _depth: int) -> Root:
     )
 
 
+def pipe_root(rules: Blocked, view: RankView, wait: Wait, _depth: int) -> Root:
+    """A read of a pipe: where its other end is a child's that hangs, the child is the root."""
+    root = children_root(rules, view, wait) if "Connection" in wait.op else None
+    return root or rules.io(wait)
+
+
 def loader_root(rules: Blocked, view: RankView, wait: Wait, _depth: int) -> Root | None:
     root = children_root(rules, view, wait)
     if root is not None:
@@ -60,6 +66,8 @@ def _in_child(rules: Blocked, view: RankView, child: Child, wait: Wait) -> Root 
     place = main.user[0]
     if _is_fork_point(main, wait) or (main.kind == "queue_get" and child.is_worker):
         return None  # it idles in the library, waiting for work
+    if main.kind == "native" and not _is_forked(main):
+        return None
     if main.kind in ("lock", "future", "event", "queue_put", "queue_get", "native"):
         others = [w for w in child.waits[1:] if w.user]
         return _forked(rules, view, child, main, wait, others, place)
@@ -145,6 +153,15 @@ def _parent_holder(rules: Blocked, view: RankView, lock: Lock | None, main: Wait
 
 def _same(a: FunctionInfo, b: FunctionInfo) -> bool:
     return a.node is b.node
+
+
+def _is_forked(main: Wait) -> bool:
+    """Whether a child's stack goes on from the parent's: it was forked and executed nothing."""
+    frames = main.thread.frames if main.thread is not None else ()
+    return any(
+        place.name.endswith("fork") or (place.file or "").endswith("popen_fork.py")
+        for place in (*frames, *main.user)
+    )
 
 
 def _is_fork_point(main: Wait, parent: Wait) -> bool:
