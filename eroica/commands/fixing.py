@@ -119,9 +119,21 @@ def undo(reference: IncidentArgument = None) -> int:
     from eroica import fix as room
 
     folder = incidents.find(reference) if reference else _last_applied()
+    _ask_before_undo(folder)
     for path in room.undo(folder):
         output.say(f"restored {path}")
     return 0
+
+
+def _ask_before_undo(folder: IncidentFolder) -> None:
+    """Ask where files outside this folder would be written: an incident may be someone else's."""
+    from eroica.fix.apply import last_application
+
+    for decision in last_application(folder):
+        root = Path(decision.root).resolve()
+        if not root.is_relative_to(Path.cwd().resolve()) and output.is_interactive():
+            output.say(f"{folder.id} was applied to {', '.join(decision.files)} in {root}")
+            typer.confirm("Restore that?", default=True, abort=True)
 
 
 def _last_applied() -> IncidentFolder:

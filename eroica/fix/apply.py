@@ -104,6 +104,26 @@ def compatible(patches: Sequence[Patch]) -> list[Patch]:
 
 def target(root: Path, path: str, expected: str) -> Path:
     """Return the file to write after checking that it is inside, plain, and unchanged."""
+    file = inside(root, path)
+    try:
+        data = file.read_bytes() if file.exists() or expected else b""
+    except OSError as error:
+        raise StaleSource(
+            f"{path} cannot be read",
+            str(error),
+            next_step="eroica fix again, with --source DIR if the project moved",
+        ) from error
+    if data != expected.encode("utf-8", "surrogateescape"):
+        raise StaleSource(
+            f"{path} changed since the patch was made",
+            f"its hash is {sha256(data)[:12]}, the patch is for {sha256(expected)[:12]}",
+            "eroica fix again",
+        )
+    return file
+
+
+def inside(root: Path, path: str) -> Path:
+    """Return a file of the project by its relative path; EroicaError where that leads out of it."""
     file = root / path
     if Path(path).is_absolute() or ".." in Path(path).parts:
         raise EroicaError(
@@ -120,20 +140,6 @@ def target(root: Path, path: str, expected: str) -> Path:
                 next_step="nothing was written",
                 found="a link may lead out of the project",
             )
-    try:
-        data = file.read_bytes() if file.exists() or expected else b""
-    except OSError as error:
-        raise StaleSource(
-            f"{path} cannot be read",
-            str(error),
-            next_step="eroica fix again, with --source DIR if the project moved",
-        ) from error
-    if data != expected.encode("utf-8", "surrogateescape"):
-        raise StaleSource(
-            f"{path} changed since the patch was made",
-            f"its hash is {sha256(data)[:12]}, the patch is for {sha256(expected)[:12]}",
-            "eroica fix again",
-        )
     return file
 
 
@@ -214,7 +220,7 @@ def undo(folder: IncidentFolder, root: str | Path | None = None) -> list[str]:
     texts: dict[Path, str] = {}
     for path, (old, new) in {p: h for item in last for p, h in item.files.items()}.items():
         before = _before(folder, last, patches, path, old)
-        file = base / path
+        file = inside(base, path)
         if not file.exists() or sha256(file.read_bytes()) != new:
             raise StaleSource(
                 f"{path} changed since the patch was applied",
