@@ -19,7 +19,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.threads import in_threads
-from eroica.fix.tree import Loop, Source, body_of, code, find
+from eroica.fix.tree import Loop, Source, body_of, code, dotted, find, names
 
 CODE = "THR006"
 ANSWERS = frozenset(
@@ -130,6 +130,22 @@ def fill(paths, queue):
         queue.put(read(path))  # <-- here
 """,
     ),
+    Example(
+        category="exception_swallowed",
+        symptom="stuck",
+        before="""\
+import threading
+
+class Feed:
+    def start(self):
+        threading.Thread(target=self._fill).start()
+
+    def _fill(self):
+        records = self._records()
+        for _ in range(self.batches):
+            self.queue.put(next(records))  # <-- here
+""",
+    ),
 )
 _GET = re.compile(r"\.(?:get|get_nowait|recv|popleft)\(")
 _PUT = re.compile(r"\.(?:put|put_nowait|send)\(")
@@ -144,6 +160,8 @@ def fix(context: Context) -> FixerResult | None:
         if function is None or function.name.value not in in_threads(source):
             continue
         work = _work(loop)
+        if _counts(loop):
+            continue  # who takes them counts as well: with one item lost it waits for the last
         if not work or any(isinstance(n, cst.Try) for s in work for n in find(s, cst.Try)):
             continue
         edits = Edits(source)
@@ -164,6 +182,16 @@ def fix(context: Context) -> FixerResult | None:
             score=0.75 * max(_closeness(context, source, loop), 0.6),
         )
     return None
+
+
+def _counts(loop: Loop) -> bool:
+    """Whether a loop makes a given number of items: its variable is used for nothing."""
+    return (
+        isinstance(loop, cst.For)
+        and isinstance(loop.iter, cst.Call)
+        and dotted(loop.iter.func) == "range"
+        and code(loop.target) not in names(loop.body)
+    )
 
 
 def _closeness(context: Context, source: Source, loop: Loop) -> float:
