@@ -551,3 +551,22 @@ def test_a_mismatch_that_torch_detected_itself_is_taken_over() -> None:
 
     cause = localize([], world=4, log_events=(detected(0), detected(1))).causes[0]
     assert (cause.category, cause.ranks) == ("rank_conditional_collective", (2,))
+
+
+def test_what_the_first_rank_of_each_host_does_alone_is_one_cause(tmp_path: Path) -> None:
+    program = Program(tmp_path, "def save():\n    a = 1\n    b = 2\n\ndef main():\n    save()\n")
+    main = program.at("    save()", "main")
+
+    def at_work(number: int, text: str) -> RankEvidence:
+        first, second = (program.at(line, "save") for line in ("a = 1", text))
+        samples = tuple(
+            ProcessStacks(threads=(stack(place, main, active=True),)) for place in (first, second)
+        )
+        return RankEvidence(rank=number, stacks=samples)
+
+    waiting = [rank(r, stack(*collective("barrier"), main)) for r in (1, 2, 5, 6)]
+    cause = localize([at_work(0, "b = 2"), at_work(4, "b = 2"), *waiting], tmp_path).causes[0]
+    assert (cause.category, cause.ranks) == ("serialized_on_rank0", (0, 4))
+    assert "still work" in cause.summary
+    other = localize([at_work(4, "b = 2"), *waiting], tmp_path).causes[0]
+    assert (other.category, other.ranks) == ("straggler_compute", (4,))

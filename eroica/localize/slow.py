@@ -99,7 +99,12 @@ def _saw_enough(view: JobView) -> bool:
 
 
 def _mostly_missing(view: JobView) -> bool:
-    return view.num_ranks * 2 < view.world_size
+    return len(_known(view)) * 2 < view.world_size
+
+
+def _known(view: JobView) -> set[int]:
+    """Ranks of which stacks, steps or collectives were seen; settings alone show no fault."""
+    return {*view.ranks_where(view.seen_R), *view.steps, *view.flights}
 
 
 def _arrival_facts(view: JobView, drafts: Sequence[Draft]) -> list[Finding]:
@@ -117,7 +122,8 @@ def _headline(view: JobView, causes: Sequence[Cause], symptom: str) -> str:
         return causes[0].summary
     if symptom == "unknown" and not _mostly_missing(view):
         return "nothing was collected that could tell"
-    known = f"{view.num_ranks} rank{'s' if view.num_ranks != 1 else ''}"
+    count = len(_known(view)) if symptom == "unknown" else view.num_ranks
+    known = f"{count} rank{'s' if count != 1 else ''}"
     pace = ""
     if view.step_ns is not None:
         pace = f", step {units.duration(view.step_ns)}"
@@ -152,6 +158,11 @@ def _not_seen(view: JobView) -> list[str]:
         said.append(
             f"{absent_phrase(view.ranks, view.world_size)} of {view.world_size}: nothing was "
             "collected; whoever they hold or are held by cannot be told"
+        )
+    if view.seen_R.any() and not view.seen_R.all():
+        said.append(
+            f"no stacks of {units.rank_phrase(view.ranks_where(~view.seen_R))}: what they do is "
+            "compared with nobody"
         )
     if view.source == "none":
         said.append("no profile: run under `eroica run`, or give it traces of all ranks")

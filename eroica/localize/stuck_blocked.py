@@ -12,7 +12,7 @@ from eroica.localize.stuck_queues import event_root, queue_root, thread_root
 from eroica.localize.stuck_root import Blocked, Root, Rule, suspect
 from eroica.localize.stuck_store import store
 from eroica.localize.stuck_suspect import Suspect
-from eroica.localize.stuck_view import RankView
+from eroica.localize.stuck_view import RankView, innermost
 from eroica.records import LogEvent
 
 RULES: dict[str, Rule] = {
@@ -38,6 +38,7 @@ def blocked(
     """Return a suspect for each rank that waits for something other than its peers."""
     in_store = [v for v in some if v.wait is not None and v.wait.kind == "store"]
     found = store(peers, in_store) if in_store else []
+    moving: list[RankView] = []
     for view in some:
         if view in in_store or view.wait is None:
             continue
@@ -45,15 +46,20 @@ def blocked(
         if root is not None:
             found.append(suspect(view, root, waiting))
         elif view.is_moving and waiting:
-            found.append(_progressing(view, waiting))
+            moving.append(view)
+    # The first rank of each host saves, say: what rank 0 does with others is one cause.
+    first = next((innermost(v.wait) for v in moving if v.rank == 0), None)
+    for view in moving:
+        alike = view.rank == 0 or (first is not None and innermost(view.wait) == first)
+        found.append(_progressing(view, waiting, is_first=alike))
     return found
 
 
-def _progressing(view: RankView, waiting: tuple[int, ...]) -> Suspect:
+def _progressing(view: RankView, waiting: tuple[int, ...], *, is_first: bool) -> Suspect:
     """Not a hang: the rank works while the others wait for it."""
     assert view.wait is not None
     root = Root(
-        "serialized_on_rank0" if view.rank == 0 else "straggler_compute",
+        "serialized_on_rank0" if is_first else "straggler_compute",
         view.wait.user[:2],
         0.55,
         "still works while the others wait for it",

@@ -1,6 +1,7 @@
 """Ranks that wait for each other: in different collectives, sends, two threads, a store."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -43,6 +44,7 @@ class Peers:
         self.records = {v.rank: v.evidence.flight for v in views if v.evidence.flight is not None}
         self.histories = histories(self.records)
         self.lags = lags(self.histories, self.records)
+        self._counts: dict[int, Counter[tuple[str | None, int | None]]] = {}
         self.apart_at = first_apart(self.histories, self._site, self._is_pair)
 
     def everyone(self, ranks: Sequence[int]) -> Ranks:
@@ -135,10 +137,10 @@ class Peers:
             return None
         if not any(e.frames for e in flight.entries):
             return None
-        return sum(
-            any(f.line == place.line and f.file == place.file for f in e.frames)
-            for e in flight.entries
-        )
+        if rank not in self._counts:  # asked for each reason again
+            lines = ({(f.file, f.line) for f in e.frames} for e in flight.entries)
+            self._counts[rank] = Counter(line for some in lines for line in some)
+        return self._counts[rank][place.file, place.line]
 
     def _suspect(self, reason: Reason, alike: list[Reason]) -> Suspect:
         category = category_of(reason)

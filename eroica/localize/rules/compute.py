@@ -87,7 +87,9 @@ def _guilty(view: JobView, mask: Bool, recompiles: dict[int, dict[str, Any]]) ->
     if not again:
         share_R = view.sum(mask)
         again = set(view.ranks_where(share_R > FEW * max(float(share_R.max(initial=0.0)), 1e-9)))
-    return again if 0 < len(again) * 2 <= view.num_ranks else set(view.ranks)
+    told_R = np.array([bool(view.settings.get(rank)) for rank in view.ranks], dtype=bool)
+    known = np.count_nonzero(told_R | view.seen_R)
+    return again if 0 < len(again) * 2 <= known else set(view.ranks)
 
 
 def _counted(found: list[dict[str, Any]]) -> tuple[float, float, list[dict[str, Any]]]:

@@ -46,7 +46,11 @@ def _inline(view: JobView) -> Draft | None:
     places = hottest(view, mask, view.share_FR.mean(axis=1))
     place = where(places[0] if places else None, view)
     text = f"all ranks make their data in the training process, at {place}"
-    busy = float(np.nanmedian(view.sum(mask, view.busy_FR))) if view.source == "samples" else np.nan
+    busy = (
+        float(np.nanmedian(view.sum_seen(mask, view.busy_FR)))
+        if view.source == "samples"
+        else np.nan
+    )
     waits = busy == busy and busy < IDLE_LOADING * share
     kind = "mostly waiting for reads" if waits else "mostly computing"
     return _draft(

@@ -135,8 +135,9 @@ def checkpoints(view: JobView) -> list[Draft]:
         for setting in view.values("checkpoint.saves", rank):
             steps, value = view.steps.get(rank), setting.value
             if steps is not None and isinstance(value, dict) and float(value.get("count") or 0) > 1:
-                total = max(run_ns(steps), 1.0)
-                told_R[column] = min(1.0, float(value.get("total_ns") or 0) / total)
+                total = run_ns(steps)
+                part = float(value.get("total_ns") or 0) / total if total else 0.0
+                told_R[column] = min(1.0, part)
     mask = _mask(view, "checkpoint")
     share_R = np.maximum(told_R, view.sum(mask))
     share = float(share_R.max()) if len(share_R) else 0.0

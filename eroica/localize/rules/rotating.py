@@ -95,7 +95,7 @@ def _from_recorders(view: JobView) -> Lateness | None:
     """One meeting a step: whoever is late issues all collectives of the step late."""
     hosts = {view.hosts.get(rank, "") for rank in view.flights}
     ranks = tuple(sorted(view.flights))
-    steps = view.steps.get(ranks[0]) if ranks else None
+    steps = next((view.steps[rank] for rank in ranks if rank in view.steps), None)
     if len(ranks) < max(2, view.num_ranks) or len(hosts) != 1 or steps is None:
         return None
     issued: dict[tuple[str, int], dict[int, int]] = {}

@@ -5,9 +5,10 @@ once, with a warning.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from eroica.records import Setting, Warning
+from eroica.units import rank_phrase
 
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "cpu.schedule": ("on_cpu_ns", "waiting_ns"),
@@ -29,16 +30,25 @@ _OPTIONAL: dict[str, tuple[str, ...]] = {
 """As ``collect/hook/facts.py`` documents them."""
 
 
-def checked(rank: int, settings: Iterable[Setting], warnings: list[Warning]) -> tuple[Setting, ...]:
-    """Return the facts of the form that rules expect, and note the others in ``warnings``."""
-    kept = []
-    for setting in settings:
-        if is_well_formed(setting):
-            kept.append(setting)
-        else:
-            what = f"rank {rank}: the fact {setting.key!r} has an unknown form and is left out"
-            warnings.append(Warning(file=None, what=what))
-    return tuple(kept)
+def checked(
+    settings: Mapping[int, tuple[Setting, ...]],
+) -> tuple[dict[int, tuple[Setting, ...]], tuple[Warning, ...]]:
+    """Return each rank's facts of the form that rules expect, and warnings of the others."""
+    odd: dict[str, list[int]] = {}
+    kept: dict[int, tuple[Setting, ...]] = {}
+    for rank, some in settings.items():
+        kept[rank] = tuple(s for s in some if is_well_formed(s))
+        for setting in some if len(kept[rank]) < len(some) else ():
+            if not is_well_formed(setting):
+                odd.setdefault(setting.key, []).append(rank)
+    warnings = (
+        Warning(
+            file=None,
+            what=f"{rank_phrase(ranks)}: the fact {key!r} has an unknown form and is left out",
+        )
+        for key, ranks in odd.items()
+    )
+    return kept, tuple(warnings)
 
 
 def is_well_formed(setting: Setting) -> bool:

@@ -229,8 +229,8 @@ def build_view(
     ``use_windows`` leaves them out where there are profiler windows.
     """
     project = Project.of(evidence) if evidence else Project(None)
-    warnings: list[Warning] = []
-    settings, hosts = _set_up(patterns, evidence, warnings)
+    told, hosts = _set_up(patterns, evidence)
+    settings, warnings = checked(told)
     table = _Table(project, parameters.stall_factor)
     source = _fill(table, patterns, evidence, use_windows=use_windows)
     ranks = tuple(sorted(set(table.ranks) | set(hosts)))
@@ -252,7 +252,7 @@ def build_view(
         source=source,
         settings=settings,
         hosts=hosts,
-        warnings=tuple(warnings),
+        warnings=warnings,
     )
 
 
@@ -307,7 +307,7 @@ def _world_size(
 
 
 def _set_up(
-    patterns: Sequence[RankPatterns], evidence: JobEvidence | None, warnings: list[Warning]
+    patterns: Sequence[RankPatterns], evidence: JobEvidence | None
 ) -> tuple[dict[int, tuple[Setting, ...]], dict[int, str]]:
     """Return each rank's settings and host; what the evidence says counts before patterns."""
     settings: dict[int, tuple[Setting, ...]] = {}
@@ -319,7 +319,7 @@ def _set_up(
         rank = rank_evidence.rank
         settings[rank] = rank_evidence.settings or settings.get(rank, ())
         hosts[rank] = rank_evidence.host or hosts.get(rank, "")
-    return {rank: checked(rank, some, warnings) for rank, some in settings.items()}, hosts
+    return settings, hosts
 
 
 class _Table:
