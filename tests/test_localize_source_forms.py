@@ -8,7 +8,7 @@ import pytest
 from eroica.localize.locks import thread_starts
 from eroica.localize.source import Project, is_library_file
 from eroica.localize.source_calls import Calls, group_of
-from eroica.localize.source_depend import RANK, Depends
+from eroica.localize.source_depend import RANK, Depends, is_rank_name
 from eroica.localize.source_lines import is_bounded, is_queue
 from eroica.localize.source_rank import RankEvaluator
 
@@ -154,6 +154,12 @@ def test_of_an_unknown_call_only_keywords_count():
         ("/opt/conda/lib/python3.11/queue.py", True),
         ("/usr/lib64/python3/dist.py", True),
         ("/srv/app/lib/train.py", False),
+        ("code/train.py", False),
+        ("test/train.py", False),
+        ("types/batch.py", False),
+        ("queue.py", True),
+        ("asyncio/tasks.py", True),
+        ("torch/nn/functional.py", True),
     ],
 )
 def test_a_folder_that_only_begins_like_pythons_is_the_users(file, is_library):
@@ -171,3 +177,21 @@ def test_a_package_named_env_is_the_users_and_an_environment_is_not(tmp_path):
     assert not job.contains(str(tmp_path / "mine/lib/python3.11" / "maze.py"))
     assert "env.maze" in [m.name for m in job.modules]
     assert not {"conda.maze", "virtual.maze"} & {m.name for m in job.modules}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_rank"),
+    [
+        ("rank", True),
+        ("tensor_parallel_rank", True),
+        ("is_master", True),
+        ("lora_rank", False),
+        ("matrix_rank", False),
+        ("low_rank", False),
+        ("num_ranks", False),
+        ("world_rank_count", False),
+        ("crank", False),
+    ],
+)
+def test_the_rank_of_a_matrix_is_no_rank_of_a_job(name, is_rank):
+    assert is_rank_name(name) is is_rank

@@ -1,6 +1,7 @@
 """Functions of the host threads: identity, stacks, lines, folding."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_timeline import betas, make_timeline
@@ -260,3 +261,21 @@ def test_every_call_has_the_stack_that_led_to_it(random, size):
         found = [(place.file, place.name) for place in names.stack(int(node_E[event]))]
         assert found == frames
     assert len(set(node_E[: len(expected)].tolist())) == len({tuple(one) for one in expected})
+
+
+@pytest.mark.parametrize(
+    ("file", "is_machinery"),
+    [
+        ("code/train.py", False),
+        ("test/train.py", False),
+        ("types/batch.py", False),
+        ("train.py", False),
+        ("queue.py", True),
+        ("asyncio/tasks.py", True),
+        ("torch/nn/functional.py", True),
+        ("/usr/lib/python3.11/queue.py", True),
+        ("/x/lib/python3.11/site-packages/mine/model.py", False),
+    ],
+)
+def test_a_folder_of_the_users_is_no_module_of_python_of_that_name(file, is_machinery):
+    assert parse_python_name(f"{file}(3): f").is_machinery is is_machinery

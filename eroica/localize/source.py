@@ -10,7 +10,6 @@ import itertools
 import logging
 import os
 import re
-import sys
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -18,6 +17,7 @@ from pathlib import Path, PurePath
 from eroica.files import is_inside, read_plain
 from eroica.localize.source_tree import FunctionInfo, Module
 from eroica.records import JobEvidence
+from eroica.summarize.names import is_stdlib
 
 __all__ = ["FunctionInfo", "Module", "Project", "is_library_file"]
 
@@ -51,8 +51,7 @@ def is_library_file(file: str | None) -> bool:
         return True
     if file.startswith("/") or not parts:
         return False
-    top = parts[0].removesuffix(".py")
-    return top in _LIBRARIES or top in sys.stdlib_module_names
+    return parts[0].removesuffix(".py") in _LIBRARIES or is_stdlib("/".join(parts))
 
 
 def _in_lib(parts: tuple[str, ...]) -> bool:

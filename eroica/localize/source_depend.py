@@ -37,6 +37,8 @@ _RANK_NAMES = frozenset(
     {"is_main_process", "is_main", "main_process", "is_local_main_process", "is_global_zero"}
     | {"process_index", "is_primary", "is_head", "is_rank_zero", "node_rank", "is_first_node"}
 )
+_OTHER_RANKS = frozenset({"world", "lora", "low", "matrix", "full", "svd", "adapter"})
+"""Beside these words a rank is a matrix's, or a number of ranks."""
 _TIME_CALLS = ("time.", "datetime.", "perf_counter", "monotonic")
 _RANDOM_CALLS = ("random.", "numpy.random", "np.random", "torch.rand", "torch.randint", "rng.")
 _FILE_CALLS = ("os.path.", "os.listdir", "os.stat", "os.access", "glob.", "shutil.", "pathlib.")
@@ -57,7 +59,9 @@ def is_rank_name(name: str) -> bool:
     if name in _RANK_NAMES:
         return True
     words = name.lower().strip("_").split("_")
-    return bool(_RANK_WORDS & set(words)) and "world" not in words and words[0] not in ("num", "n")
+    if _OTHER_RANKS & set(words) or words[0] in ("num", "n"):
+        return False
+    return bool(_RANK_WORDS & set(words))
 
 
 _KEEPS_RANK = frozenset({"int", "str", "bool", "divmod", "len", "min", "max", "abs"})
@@ -121,7 +125,7 @@ class Depends:
         arguments = [*node.args, *(k.value for k in node.keywords)]
         if last in ("get_world_size", "device_count", "is_initialized", "is_available"):
             return frozenset({CONFIG})
-        if last in _RANK_CALLS or (is_rank_name(last) and not self.calls.resolve(node, function)):
+        if last in _RANK_CALLS:
             return frozenset({RANK})
         if name in ("os.environ.get", "os.getenv", "environ.get"):
             return self._environment(node.args[0] if node.args else None)
@@ -134,6 +138,9 @@ class Depends:
         if collective_kind(node, function.module) is not None:
             return frozenset({AGREED})
         entered = self.calls.resolve(node, function)
+        is_bare = not arguments and not entered
+        if is_bare and is_rank_name(last):
+            return frozenset({RANK})
         inside = [self.returns(callee, depth - 1) for callee in entered]
         if any(AGREED in tags for tags in inside):
             return frozenset({AGREED})
@@ -144,8 +151,7 @@ class Depends:
         if isinstance(node.func, ast.Attribute | ast.Call):
             tags |= self.of(base, function, depth - 1)
         tags = tags.union(*inside)
-        is_bare = isinstance(node.func, ast.Name) and not arguments
-        if not entered and is_bare and not _is_builtin(name):
+        if isinstance(node.func, ast.Name) and is_bare and not _is_builtin(name):
             return frozenset({DATA})
         return tags
 

@@ -7,9 +7,12 @@ has another name on each rank (measured: 431 of 521 names shared by four ranks r
 normalized).
 """
 
+import os
 import re
 import sys
+from functools import cache
 from hashlib import blake2b
+from pathlib import Path
 from typing import NamedTuple
 
 _CALL = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<name>.*)$", re.DOTALL)
@@ -26,9 +29,7 @@ MODULE_PREFIX = "nn.Module: "
 # Code that calls the user's functions or is called by them, but is never what a person wrote for
 # the job. Only used to choose where an operator was called from; the project's root, where it is
 # known, decides later and better.
-_MACHINERY = frozenset(
-    {"torch", "torch_npu", "torchvision", "numpy", "numba", *sys.stdlib_module_names}
-)
+_MACHINERY = frozenset({"torch", "torch_npu", "torchvision", "numpy", "numba"})
 
 
 class PythonName(NamedTuple):
@@ -58,8 +59,26 @@ class PythonName(NamedTuple):
             path = re.split(r"/(?:site|dist)-packages/", path)[-1]
         elif re.search(r"/lib/python3\.\d+/", path):
             return True
-        head = path.lstrip("/").split("/", 1)[0]
-        return head.removesuffix(".py") in _MACHINERY
+        path = path.lstrip("/")
+        return path.split("/", 1)[0].removesuffix(".py") in _MACHINERY or is_stdlib(path)
+
+
+def is_stdlib(path: str) -> bool:
+    """Whether a path that was cut at ``sys.path`` is the standard library's, by its name alone.
+
+    ``queue.py`` and ``asyncio/tasks.py`` are; a user's folder ``code/`` is not the module ``code``.
+    """
+    head, _, rest = path.partition("/")
+    return head in _stdlib_packages() if rest else head.removesuffix(".py") in _STDLIB
+
+
+_STDLIB = frozenset(sys.stdlib_module_names) - {"test"}  # a folder of the user's more likely
+
+
+@cache
+def _stdlib_packages() -> frozenset[str]:
+    folder = Path(os.__file__).parent
+    return frozenset(name for name in _STDLIB if (folder / name).is_dir())
 
 
 def strip_addresses(name: str) -> str:
