@@ -27,6 +27,7 @@ from eroica.localize.rules.phase import (
 )
 from eroica.localize.rules.told import is_well_formed
 from eroica.localize.rules.view import build_view
+from eroica.localize.rules.zones import frame_zone
 from eroica.localize.source import Project
 from eroica.records import Finding, LogEvent, Place, Setting
 from tests.make_slow import Program, flight, job, samples, setting, steps
@@ -350,3 +351,29 @@ def test_thousands_of_ranks_with_as_many_log_lines_and_facts_take_no_time(progra
 def test_a_word_within_another_one_is_not_meant(name, kinds):
     words = {"log": LOG_WORDS, "save": SAVE_WORDS, "eval": EVAL_WORDS, "input": INPUT_WORDS}
     assert [kind for kind, some in words.items() if says(name, some)] == kinds.split()
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "zone"),
+    [
+        ("torch/utils/data/dataloader.py", "__next__", "loader"),
+        ("torch/utils/data/dataloader.py", "_try_get_data", "loader_wait"),
+        ("torch/utils/data/dataloader.py", "__init__", "loader_start"),
+        ("torchdata/stateful_dataloader/stateful_dataloader.py", "__next__", "loader"),
+        ("torchdata/stateful_dataloader/stateful_dataloader.py", "_get_data", "loader_wait"),
+        ("torch/utils/tensorboard/writer.py", "add_scalar", "logging"),
+        ("comet_ml/experiment.py", "log_metric", "logging"),
+        ("torch/optim/adam.py", "step", "optimizer"),
+        ("apex/optimizers/fused_adam.py", "step", "optimizer"),
+        ("bitsandbytes/optim/optimizer.py", "step", "optimizer"),
+        ("deepspeed/runtime/zero/stage_1_and_2.py", "step", "optimizer"),
+        ("torch/serialization.py", "save", "checkpoint"),
+        ("safetensors/torch.py", "save_file", "checkpoint"),
+        ("torch/distributed/checkpoint/state_dict_saver.py", "save", "checkpoint"),
+        ("requests/api.py", "get", None),
+    ],
+)
+def test_what_a_library_frame_means_is_told_of_other_libraries_than_torch_too(file, name, zone):
+    path = f"/usr/lib/python3.11/site-packages/{file}"
+    assert frame_zone(Place(name=name, file=path, line=1)) == zone
+    assert frame_zone(Place(name=name, file=f"/home/u/{file}", line=1)) is None

@@ -27,6 +27,8 @@ FRAMEWORKS = (
     *("torch/distributed/fsdp", "torch/distributed/_composable", "torch/distributed/tensor"),
     *("torch/distributed/pipelining", "torch/distributed/algorithms", "torch/distributed/optim"),
     *("deepspeed/", "megatron/", "accelerate/", "lightning/", "torch/nn/parallel/distributed.py"),
+    *("pytorch_lightning/", "lightning_fabric/", "transformers/", "colossalai/", "composer/"),
+    *("fairscale/", "torchrec/", "transformer_engine/", "horovod/", "apex/"),
     "torch/nn/modules/_functions.py",
 )
 MIN_COMPLETE = 10  # collectives of all ranks: fewer cannot tell who is late as a rule

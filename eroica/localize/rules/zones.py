@@ -78,7 +78,16 @@ COLLECTIVE_NAMES = frozenset(
 LOGGING_FILES = (
     *("logging/__init__.py", "logging/handlers.py", "torch/utils/tensorboard/", "tensorboardX/"),
     *("wandb/", "mlflow/", "torch/_tensor_str.py", "tqdm/", "rich/", "loguru/", "csv.py"),
+    *("comet_ml/", "neptune/", "clearml/", "aim/", "visdom/", "dvclive/", "structlog/"),
 )
+OPTIMIZER_FILES = (
+    *("torch/optim/", "torch_optimizer/", "torchao/optim/", "timm/optim/", "bitsandbytes/optim/"),
+    *("apex/optimizers/", "apex/contrib/optimizers/", "deepspeed/runtime/zero/"),
+    *("deepspeed/ops/adam/", "deepspeed/ops/lamb/", "deepspeed/ops/lion/"),
+    *("fairscale/optim/", "transformer_engine/pytorch/optimizers/", "lion_pytorch/"),
+)
+SAVING_FILES = ("torch/serialization.py", "safetensors/")
+LOADER_FILES = ("torch/utils/data/", "torchdata/")
 
 
 def has(file: str | None, *parts: str) -> bool:
@@ -131,24 +140,22 @@ def _torch_zone(frame: Place) -> Zone | None:
         compiling = name in ("convert_frame", "_compile", "compile_inner", "compile_fx")
         compiling |= has(file, "torch/_dynamo/convert_frame.py", "torch/_inductor/compile_fx.py")
         return "compile" if compiling and name != "_fn" else None
-    if has(file, "torch/utils/data/"):
-        if name in ("_try_get_data", "_get_data"):
-            return "loader_wait"
-        if name == "__init__" and "dataloader" in (file or ""):
-            return "loader_start"
-        return "loader"
     if has(file, "torch/autograd/graph.py", "torch/autograd/__init__.py", "torch/_tensor.py"):
         is_backward = name in ("backward", "_engine_run_backward", "grad")
         return "backward" if is_backward else None
-    if has(file, "torch/optim/"):
-        return "optimizer"
-    if has(file, "torch/serialization.py"):
-        return "checkpoint"
     if has(file, "torch/nn/parallel/distributed.py"):
         return "ddp"
     if has(file, "torch/nn/modules/module.py"):
         return "forward"
     return None
+
+
+def _loader_zone(frame: Place) -> Zone:
+    name = short(frame.name)
+    if name in ("_try_get_data", "_get_data"):
+        return "loader_wait"
+    is_start = name == "__init__" and "dataloader" in (frame.file or "")
+    return "loader_start" if is_start else "loader"
 
 
 @lru_cache(maxsize=65536)
@@ -165,6 +172,12 @@ def frame_zone(frame: Place) -> Zone | None:
         zone = _torch_zone(frame)
         if zone is not None:
             return zone
+    if has(file, *LOADER_FILES):
+        return _loader_zone(frame)
+    if has(file, *OPTIMIZER_FILES):
+        return "optimizer"
+    if has(file, *SAVING_FILES):
+        return "checkpoint"
     if has(file, *LOGGING_FILES):
         return "logging"
     if has(file, "multiprocessing/queues.py") and name == "get":
