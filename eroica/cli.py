@@ -64,8 +64,17 @@ def _configure_logging() -> None:
     """Warnings of eroica to stderr; with ``EROICA_DEBUG`` all it has to say, and from where."""
     is_debug = bool(os.environ.get("EROICA_DEBUG"))
     form = "eroica: %(name)s:%(lineno)d: %(message)s" if is_debug else "eroica: %(message)s"
-    logging.basicConfig(format=form, level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Visible(form))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.getLogger("eroica").setLevel(logging.DEBUG if is_debug else logging.WARNING)
+
+
+class _Visible(logging.Formatter):
+    """A message may quote a file's name or text: nothing in it may move the cursor."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
 
 
 def _fail(message: str, code: int) -> None:

@@ -237,7 +237,7 @@ def _model() -> Check:
         remedy = error.next_step or "EROICA_MODEL=openai:NAME or replay:FILE"
         return Check(name="language model", state="missing", found=_first(error), remedy=remedy)
     package = _package_of(name)
-    if package is not None and importlib.util.find_spec(package) is None:
+    if package is not None and not (package.isidentifier() and importlib.util.find_spec(package)):
         return Check(
             name="language model",
             state="missing",

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 MAX_SOURCE_BYTES = 1_000_000
 """A larger source file is generated: nobody reads it, or wants a patch for it."""
+_BLOCK = 1 << 16
 
 NOT_OURS = frozenset(
     [
@@ -65,7 +66,24 @@ def read_plain(path: Path, limit: int = MAX_SOURCE_BYTES) -> bytes:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{path} is no plain file")
-        data = stream.read(limit + 1)
+        data = stream.read(min(limit, max(status.st_size, _BLOCK)) + 1)
     if len(data) > limit:
         raise OSError(f"{path} holds more than {limit} bytes")
     return data
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line to a plain file that only its owner can read; OSError for a link or a pipe.
+
+    An incident's folder may come from someone else, and a link in it may lead to a file that runs
+    what stands in it (a shell's, say). A line that was cut off before is ended first.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(path, flags, 0o600)
+    with os.fdopen(handle, "r+b") as stream:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(f"{path} is no plain file")
+        os.fchmod(handle, 0o600)
+        size = stream.seek(0, os.SEEK_END)
+        is_torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+        stream.write((b"\n" if is_torn else b"") + line + b"\n")

@@ -19,12 +19,14 @@ from typing import TypeVar
 
 import msgspec
 
-from eroica.errors import InputError
+from eroica.errors import EroicaError, InputError
+from eroica.files import append_line, read_plain
 from eroica.records import Decision, Diagnosis, Incident, JobEvidence, Patch
 
 T = TypeVar("T")
 PRIVATE = 0o600
 """Evidence holds command lines, paths and log lines of a job: for its owner only."""
+_LARGEST = 4 << 30
 _PATCH_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ENCODER = msgspec.json.Encoder(order="deterministic")
@@ -109,7 +111,8 @@ class IncidentFolder:
     """One incident on disk."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        # "." and ".." have no name, and the name is the id.
+        self.path = path.resolve() if path.name in ("", "..") else path
 
     @property
     def id(self) -> str:
@@ -156,7 +159,7 @@ class IncidentFolder:
         return self._read("incident.json", Incident)
 
     def incident_bytes(self) -> bytes:
-        return (self.path / "incident.json").read_bytes()
+        return self._bytes("incident.json")
 
     def write_evidence(self, evidence: JobEvidence) -> None:
         self._write("evidence.json", compact(evidence))
@@ -206,12 +209,16 @@ class IncidentFolder:
 
     def append_decision(self, decision: Decision) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         path = self.path / "decisions.jsonl"
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE)
-        with os.fdopen(handle, "r+b") as stream:
-            size = stream.seek(0, os.SEEK_END)
-            is_torn = size > 0 and os.pread(stream.fileno(), 1, size - 1) != b"\n"
-            stream.write((b"\n" if is_torn else b"") + compact(decision) + b"\n")
+        try:
+            append_line(path, compact(decision))
+        except OSError as error:
+            raise EroicaError(
+                f"the decision cannot be written to {path}",
+                str(error),
+                next_step="free some space, or move the file away",
+            ) from error
 
     def read_decisions(self) -> list[Decision]:
         """The journal; a line that was cut off (full disk, power) is skipped and logged."""
@@ -219,7 +226,7 @@ class IncidentFolder:
         if not path.exists():
             return []
         found = []
-        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        for number, line in enumerate(self._bytes(path.name).splitlines(), start=1):
             try:
                 found += [msgspec.json.decode(line, type=Decision)] if line.strip() else []
             except msgspec.DecodeError as error:
@@ -230,14 +237,26 @@ class IncidentFolder:
         write_atomic(self.path / name, data, PRIVATE)
 
     def _read(self, name: str, kind: type[T]) -> T:
+        data = self._bytes(name)
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InputError(
+                f"{self.path / name} cannot be read",
+                str(error),
+                next_step="eroica list shows the others",
+            ) from error
+
+    def _bytes(self, name: str) -> bytes:
+        """A file's content. Of another's folder it may be a pipe, which would be waited for."""
         path = self.path / name
         try:
-            return msgspec.json.decode(path.read_bytes(), type=kind)
+            return read_plain(path, _LARGEST)
         except FileNotFoundError:
             raise InputError(
                 f"{self.path} is not an incident", f"it has no {name}", "eroica list"
             ) from None
-        except (OSError, msgspec.DecodeError) as error:
+        except OSError as error:
             raise InputError(
                 f"{path} cannot be read",
                 str(error),

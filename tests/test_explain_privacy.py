@@ -149,7 +149,7 @@ def test_no_surrounding_text_lets_a_secret_through(text, secret):
 
 def test_values_of_the_environment_are_hidden_by_their_names():
     settings = [{"key": "env.MY_TOKEN", "value": "plain"}, {"key": "env.PATH2", "value": "plain"}]
-    hidden = Pseudonyms().hide_all(settings)
+    hidden = Pseudonyms().hide_record(settings)
     assert [one["value"] for one in hidden] == ["secret-1", "plain"]
 
 

@@ -6,6 +6,7 @@ does not parse is refused. Installing twice is installing once.
 
 import importlib.resources
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from eroica.errors import InputError
+from eroica.files import read_plain
 from eroica.incident import write_atomic
 
 NAME = "eroica"
+_LARGEST = 1 << 28  # an assistant may keep its history in the same file
 COMMAND = {"command": "eroica", "args": ["mcp"]}
 
 
@@ -96,17 +99,39 @@ def plan(host: str, *, user: bool, remove: bool, project: Path, home: Path) -> l
         )
     chosen, base = known[host], home if user else project
     path = base / (chosen.user_file if user else chosen.project_file)
-    before = path.read_text() if path.exists() else None
+    before = _text(path, base, is_project=not user)
     changes = [Change(path, before, chosen.edit(before, path, remove))]
     skills = base / (chosen.user_skills if user else chosen.project_skills)
     target = skills / NAME / "SKILL.md"
-    old = target.read_text() if target.exists() else None
+    old = _text(target, base, is_project=not user)
     changes.append(Change(target, old, None if remove else skill_text()))
     if chosen.reads_agents and not user:
         agents = base / "AGENTS.md"
-        old = agents.read_text() if agents.exists() else None
+        old = _text(agents, base, is_project=True)
         changes.append(Change(agents, old, _edit_agents(old, remove)))
     return [change for change in changes if change.is_needed]
+
+
+def _text(path: Path, base: Path, *, is_project: bool) -> str | None:
+    """What a file holds; None where there is none. InputError for one that cannot be edited.
+
+    A user's own links are followed. A project is someone else's: a link in it that leads out would
+    have another file of the user's written.
+    """
+    if is_project and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(base)):
+        raise InputError(
+            f"{path} is a link that leads out of the project",
+            f"to {os.path.realpath(path)}",
+            next_step="take the link away, or install for you: --user",
+        )
+    try:
+        return read_plain(path, _LARGEST).decode()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path} cannot be read", str(error), next_step="mend it, or move it away"
+        ) from error
 
 
 def carry_out(changes: list[Change]) -> None:
@@ -129,7 +154,7 @@ def carry_out(changes: list[Change]) -> None:
 
 def skill_text() -> str:
     root = importlib.resources.files("eroica.assistants")
-    return (root / "skill" / NAME / "SKILL.md").read_text()
+    return (root / "skill" / NAME / "SKILL.md").read_text("utf-8")
 
 
 def agents_paragraph() -> str:

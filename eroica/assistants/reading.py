@@ -94,6 +94,13 @@ class Reader:
             )
         return self.allowed.clean(known[patch].diff)
 
+    def prompt(self, name: str, purpose: str) -> str:
+        """What a model would be sent of an incident, with source of the allowed folders alone."""
+        from eroica.explain.prompts import prompt_for
+
+        folder = find(name)
+        return prompt_for(folder, purpose, source_root=str(self.root_of(folder)))
+
     def root_of(self, folder: IncidentFolder) -> Path:
         """The job's project if it may be read, else the first allowed folder."""
         recorded = folder.read_incident().job.source_root

@@ -77,7 +77,7 @@ def build(roots: list[Path], *, rehearsal: str | None = None) -> MCPServer:
     if rehearsal is not None:
         _add_rehearsals(server, reader, rehearsal)
     _add_resources(server, reader)
-    _add_prompts(server)
+    _add_prompts(server, reader)
     return server
 
 
@@ -219,17 +219,13 @@ def _add_resources(server: MCPServer, reader: Reader) -> None:
         return reader.diff(incident, patch)
 
 
-def _add_prompts(server: MCPServer) -> None:
+def _add_prompts(server: MCPServer, reader: Reader) -> None:
     @server.prompt()
     def explain(incident: str = "latest") -> str:
         """Explain an incident from its evidence."""
-        from eroica.explain.prompts import prompt_for
-
-        return prompt_for(find(incident), "explain")
+        return reader.prompt(incident, "explain")
 
     @server.prompt()
     def fix(incident: str = "latest") -> str:
         """Propose a patch for an incident from its evidence and source."""
-        from eroica.explain.prompts import prompt_for
-
-        return prompt_for(find(incident), "patch")
+        return reader.prompt(incident, "patch")

@@ -14,6 +14,7 @@ from eroica.commands import output
 from eroica.gathering import Progress
 from eroica.incident import IncidentFolder
 from eroica.records import Diagnosis, Incident, Patch
+from eroica.text import visible
 
 if TYPE_CHECKING:
     from eroica.explain.asking import Asked
@@ -154,8 +155,9 @@ def _has_code_fault(incident: Incident) -> bool:
 
 
 def _to_stderr(text: str) -> None:
+    """Show a piece of what a model says; nothing in it moves the cursor."""
     output.clear_spinner()
-    sys.stderr.write(text)
+    sys.stderr.write(visible(text))
     sys.stderr.flush()
 
 

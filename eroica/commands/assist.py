@@ -9,6 +9,7 @@ from eroica import incident as incidents
 from eroica.commands import output
 from eroica.commands.incidents import IncidentArgument
 from eroica.errors import InputError
+from eroica.text import visible
 
 UserOption = Annotated[bool, typer.Option("--user/--project", help="For you, or this folder.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")]
@@ -129,7 +130,7 @@ def _change(host: str, *, user: bool, dry_run: bool, remove: bool) -> int:
         verb = "remove" if change.after is None else "write"
         console.print(f"{'would ' if dry_run else ''}{verb} {change.path}", markup=False)
         if dry_run and change.after is not None:
-            console.print(change.after, markup=False)
+            console.print(visible(change.after), markup=False)
     if not changes:
         console.print("nothing to change", markup=False)
     if not dry_run:

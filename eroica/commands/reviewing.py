@@ -207,7 +207,7 @@ def _show_diffs(session: "Session", folder: IncidentFolder) -> None:
     for patch in session.patches:
         terminal.print_patch(console, patch)
     if not session.patches:
-        console.print(f"{folder.id} has no proposal; eroica fix {folder.id} makes them")
+        output.say(f"{folder.id} has no proposal; eroica fix {folder.id} makes them")
     terminal.print_next(
         console, [(f"eroica fix {folder.id} --accept all --apply", "writes them without asking")]
     )

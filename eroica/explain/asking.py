@@ -47,6 +47,8 @@ class Asked:
     diagnoses: list[Diagnosis]
     is_answered: bool = False
     """The model's answer could be used."""
+    is_agreed: bool = False
+    """Text may go to the model's address."""
     text: str = ""
     """The last raw answer with real names put back: for a patch, what ``fix.from_answer`` takes."""
     why: str = ""
@@ -109,6 +111,7 @@ def ask(
     session = _Session(folder, model, asked, limits or Limits.of(), shown, templates)
     try:
         _require_consent(model, may_send)
+        asked.is_agreed = True
         completion = session.call(
             CallContext(purpose, prompt.category, prompt.source_sha256, prompt.sha256)
         )
@@ -131,7 +134,12 @@ def repair(
     limits: Limits | None = None,
     templates: Path | None = None,
 ) -> Asked:
-    """Give a patch back with what is wrong with it; ``earlier`` is changed and returned."""
+    """Give a patch back with what is wrong with it; ``earlier`` is changed and returned.
+
+    Where nobody agreed that text goes to the model, none goes now either.
+    """
+    if not earlier.is_agreed:
+        return earlier
     session = _Session(folder, model, earlier, limits or Limits.of(), on_token, templates)
     earlier.is_answered, earlier.reason = False, ""
     try:

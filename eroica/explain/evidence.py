@@ -81,10 +81,7 @@ def gather(
         Part("difference", parts.difference(incident, cause, evidence), 90),
         Part("profile", profiles(incident, cause, patterns), 88),
         Part("waiting", parts.waiting(incident, evidence), 85),
-        *(
-            Part(f"source {e.file}:{e.first}-{e.last} ({e.about})", e.text, 80 - 3 * n)
-            for n, e in enumerate(excerpts)
-        ),
+        *(Part(_name_of(e), e.text, 80 - 3 * n) for n, e in enumerate(excerpts)),
         Part("environment", parts.environment(incident, evidence), 60),
         Part("logs", "" if share == "none" else parts.logs(cause, evidence), 40),
         Part("commits", _commits(sources, excerpts), 30),
@@ -97,11 +94,15 @@ def gather(
         cause=cause,
         parts=tuple(kept),
         left_out=tuple(left_out),
-        excerpts=tuple(
-            e for e in excerpts if f"source {e.file}:{e.first}-{e.last} ({e.about})" in names
-        ),
+        excerpts=tuple(e for e in excerpts if _name_of(e) in names),
         source_sha256=guilty.sha256 if guilty else "",
     )
+
+
+def _name_of(excerpt: Excerpt) -> str:
+    """What an excerpt's part is called; a file's name is foreign text like any other."""
+    file = parts.inert(excerpt.file).replace('"', "'")
+    return f"source {file}:{excerpt.first}-{excerpt.last} ({excerpt.about})"
 
 
 def _unseen(

@@ -181,12 +181,7 @@ def _openai(name: str, env: Mapping[str, str], options: dict[str, Any]) -> ChatM
 
     url = env.get("OPENAI_BASE_URL") or env.get("OPENAI_API_BASE") or OPENAI_URL
     key = env.get("OPENAI_API_KEY") or ""
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise InputError(
-            f"OPENAI_BASE_URL {url!r} is no address",
-            "expected http://HOST:PORT/v1",
-            "unset OPENAI_BASE_URL, or correct it",
-        )
+    _check_address("OPENAI_BASE_URL", url)
     if not key and url == OPENAI_URL:
         raise InputError(
             f"no key for openai:{name}",
@@ -203,6 +198,22 @@ def _openai(name: str, env: Mapping[str, str], options: dict[str, Any]) -> ChatM
         **options,
     }
     return LangChainModel(f"openai:{name}", "openai", name, url, given)
+
+
+def _check_address(name: str, url: str) -> None:
+    """Raise InputError for what is no address of a server, before anything is tried with it."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+        is_address = is_address and parts.port != 0  # a port that is no number raises
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise InputError(
+            f"{name} {url!r} is no address",
+            "expected http://HOST:PORT/v1",
+            f"unset {name}, or correct it",
+        )
 
 
 _ADDRESS_OPTIONS = {
@@ -235,6 +246,7 @@ def _other(provider: str, name: str, env: Mapping[str, str], options: dict[str, 
         url = _OLLAMA_URL
     if url and provider in _ADDRESS_OPTIONS:
         url = url if "://" in url else f"http://{url}"
+        _check_address(found[0][0] if found else option, url)
         options[option] = url
     return LangChainModel(
         f"{provider}:{name}", provider, name, url or f"{provider} (its own address)", options

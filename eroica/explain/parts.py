@@ -47,11 +47,11 @@ def verdict(incident: Incident, cause: Cause | None) -> str:
         )
         rows.append(f"step time: {units.duration(job.step_ms.now * units.NS_PER_MS)}{before}")
     if incident.onset:
-        rows.append(f"onset: {incident.onset}")
+        rows.append(f"onset: {inert(incident.onset)}")
     if cause is None:
         return "\n".join([*rows, "cause: none found"])
     rows += [
-        f"cause: {cause.id} {cause.category}",
+        f"cause: {inert(f'{cause.id} {cause.category}')}",
         f"summary: {inert(cause.summary)}",
         f"ranks: {ranks_text(cause)}",
         f"confidence: {cause.confidence:.2f}",
@@ -82,7 +82,7 @@ def findings(incident: Incident, cause: Cause | None) -> str:
 
 
 def _finding(finding: Finding) -> str:
-    fields = [f"{finding.id} {finding.kind}"]
+    fields = [inert(f"{finding.id} {finding.kind}")]
     ranks = finding.ranks or (() if finding.rank is None else (finding.rank,))
     if ranks:
         fields.append(rank_phrase(ranks))
@@ -103,7 +103,7 @@ def _finding(finding: Finding) -> str:
         )
         if value is not None
     ]
-    vector += [f"peers' median {name}={value:.3g}" for name, value in finding.peers.items()]
+    vector += [f"peers' median {inert(n)}={value:.3g}" for n, value in finding.peers.items()]
     if vector:
         fields.append(" ".join(vector))
     if finding.text:
@@ -212,7 +212,8 @@ def waiting(incident: Incident, evidence: JobEvidence | None) -> str:
 def environment(incident: Incident, evidence: JobEvidence | None) -> str:
     job = incident.job
     rows = [
-        f"world size {job.world_size}, {max(len(job.hosts), 1)} hosts, backend {job.backend}",
+        f"world size {job.world_size}, {max(len(job.hosts), 1)} hosts, "
+        f"backend {inert(job.backend)}",
         f"command: {inert(' '.join(job.command))}" if job.command else "",
     ]
     values: dict[str, dict[str, list[int]]] = {}

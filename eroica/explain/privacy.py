@@ -9,15 +9,22 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
+import msgspec
+
+from eroica.errors import InputError
 from eroica.explain.secrets import Sight, is_secret_name, sights
+from eroica.files import read_plain
 from eroica.incident import IncidentFolder, write_atomic
 from eroica.records import Function, Incident, JobEvidence, Place
 
 _MAX_CACHED = 300
+_LARGEST = 1 << 28
 
+T = TypeVar("T")
 Share = Literal["none", "names", "functions", "files"]
 SHARES: tuple[Share, ...] = ("none", "names", "functions", "files")
 
@@ -128,9 +135,13 @@ class Pseudonyms:
         """Return the text with the pseudonyms of this table turned back."""
         return _TOKEN.sub(lambda m: self._by_pseudonym.get(m.group(), m.group()), text)
 
-    def hide_all(self, value: Any) -> Any:  # noqa: ANN401 - any JSON-able value
-        """Hide in every string of a JSON-able value, keys included."""
-        return _walk(value, self._hide_member)
+    def hide_record(self, record: T) -> T:
+        """Return a record with everything telling in its texts replaced.
+
+        Names of fields and words of a closed set stay: a user's function may be called ``name``,
+        a user ``stuck``.
+        """
+        return cast(T, _walk(record, self._hide_member))
 
     def reveal_all(self, value: Any) -> Any:  # noqa: ANN401 - any JSON-able value
         return _walk(value, lambda text, _: self.reveal(text))
@@ -159,12 +170,21 @@ class Pseudonyms:
     def restore(self, folder: IncidentFolder) -> None:
         """Take over the pseudonyms an earlier run gave, so that they stay the same."""
         path = key_path(folder)
-        if not path.exists():
+        try:
+            table = msgspec.json.decode(read_plain(path, _LARGEST), type=dict[str, str])
+        except FileNotFoundError:
             return
-        for pseudonym, real in json.loads(path.read_bytes()).items():
-            self._by_pseudonym[pseudonym], self._by_real[real] = real, pseudonym
-            kind, _, number = pseudonym.rpartition("-")
-            self._counts[kind] = max(self._counts.get(kind, 0), int(number))
+        except (OSError, msgspec.DecodeError) as error:
+            raise InputError(
+                f"{path} is no table of pseudonyms",
+                str(error),
+                next_step="move it away; what was shared before can then not be put back",
+            ) from error
+        for pseudonym, real in table.items():
+            if _TOKEN.fullmatch(pseudonym):
+                self._by_pseudonym[pseudonym], self._by_real[real] = real, pseudonym
+                kind, _, number = pseudonym.rpartition("-")
+                self._counts[kind] = max(self._counts.get(kind, 0), int(number[:9]))
 
     def _known(self, text: str) -> Iterable[Sight]:
         if not self._literals:
@@ -206,9 +226,10 @@ def redact(text: str) -> str:
     """Return the text with secrets and users blotted out for good, line by line the same."""
     parts, position = [], 0
     for sight in sorted(sights(text), key=lambda one: (one.start, -one.end)):
-        if sight.kind in ("secret", "user", "mail") and sight.start >= position:
-            lines = text.count("\n", sight.start, sight.end)
-            parts += [text[position : sight.start], f"[{sight.kind}]" + "\n" * lines]
+        if sight.kind in ("secret", "user", "mail") and sight.end > position:
+            start = max(sight.start, position)  # one may begin inside another and end after it
+            lines = text.count("\n", start, sight.end)
+            parts += [text[position:start], f"[{sight.kind}]" + "\n" * lines]
             position = sight.end
     return "".join([*parts, text[position:]])
 
@@ -248,18 +269,47 @@ def _walk(value: Any, change: Callable[[str, str], str], variable: str = "") -> 
     """Change every string; ``variable`` is the environment variable whose value a string is."""
     if isinstance(value, str):
         return change(value, variable)
+    if isinstance(value, msgspec.Struct):
+        words, variable = _closed_words(type(value)), _variable(getattr(value, "key", None))
+        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+        return msgspec.structs.replace(
+            value,
+            **{
+                name: _walk(item, change, variable * (name == "value"))
+                for name, item in fields.items()
+                if not (isinstance(item, str) and item in words[name])
+            },
+        )
     if isinstance(value, dict):
-        key = value.get("key")
-        # Of a setting the name stands beside the value, not in one text with it.
-        variable = key[4:] if isinstance(key, str) and key.startswith("env.") else ""
+        variable = _variable(value.get("key"))
         return {
             change(k, "") if isinstance(k, str) else k: _walk(v, change, variable * (k == "value"))
             for k, v in value.items()
         }
     if isinstance(value, list | tuple):
         before = [None, *value[:-1]]
-        return [_walk(item, change, _flag(last)) for last, item in zip(before, value, strict=False)]
+        found = [_walk(item, change, _flag(b)) for b, item in zip(before, value, strict=False)]
+        return tuple(found) if isinstance(value, tuple) else found
     return value
+
+
+@lru_cache(maxsize=64)
+def _closed_words(kind: type[msgspec.Struct]) -> dict[str, frozenset[str]]:
+    """The words that each field of a record is limited to: ``slow``, ``kernel``, ``all`` ..."""
+    return {
+        field.name: frozenset(
+            word
+            for part in (field.type, *get_args(field.type))
+            if get_origin(part) is Literal
+            for word in get_args(part)
+        )
+        for field in msgspec.structs.fields(kind)
+    }
+
+
+def _variable(key: object) -> str:
+    """The environment variable of a setting, whose name stands beside the value, not with it."""
+    return key[4:] if isinstance(key, str) and key.startswith("env.") else ""
 
 
 def _flag(word: Any) -> str:  # noqa: ANN401 - any item of a list

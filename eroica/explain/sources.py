@@ -60,6 +60,7 @@ class Sources:
         self.root = Path(root).resolve() if root else None
         self._recorded = recorded_root.rstrip("/") + "/" if recorded_root else ""
         self._files: dict[str, list[str] | None] = {}
+        self._trees: dict[str, ast.Module | None] = {}
 
     def relative(self, file: str) -> str | None:
         """Return a file's path below the root, None where it lies outside or is not there."""
@@ -91,13 +92,19 @@ class Sources:
             return None
         return data.decode("utf-8", "replace").splitlines()
 
+    def _tree(self, file: str) -> ast.Module | None:
+        """A file's syntax, parsed once; None where it has none."""
+        if file not in self._trees:
+            self._trees[file] = _parse(self.lines(file) or [])
+        return self._trees[file]
+
     def function(self, place: Place, about: str = "") -> Excerpt | None:
         """Return the function around a place, cut to the lines near it where it is long."""
         relative = self.relative(place.file or "")
         lines = self.lines(place.file or "") if relative else None
         if not lines or relative is None or not place.line or place.line > len(lines):
             return None
-        first, last = _enclosing(lines, place.line)
+        first, last = _enclosing(self._tree(relative), place.line, len(lines))
         if last - first + 1 > _MAX_LINES:
             first = max(first, place.line - _MAX_LINES // 2)
             last = min(last, first + _MAX_LINES - 1)
@@ -116,7 +123,7 @@ class Sources:
         lines = self.lines(file) if relative else None
         if not lines or relative is None:
             return None
-        last = _last_import(lines)
+        last = _last_import(self._tree(relative))
         if not last:
             return None
         first = next(n for n, line in enumerate(lines, 1) if line.strip())
@@ -126,7 +133,7 @@ class Sources:
     def used_by(self, excerpt: Excerpt, limit: int = 4) -> list[Excerpt]:
         """Return what the excerpt uses of its own file: functions, classes, constants."""
         lines = self.lines(excerpt.file) or []
-        tree = _parse(lines)
+        tree = self._tree(excerpt.file)
         words = set(re.findall(r"[A-Za-z_]\w*", "\n".join(excerpt.lines)))
         found: list[Excerpt] = []
         for node in tree.body if tree is not None else ():
@@ -141,7 +148,7 @@ class Sources:
     def class_of(self, excerpt: Excerpt) -> list[Excerpt]:
         """Return the class a method stands in: whole where it is short, else how it is set up."""
         lines = self.lines(excerpt.file) or []
-        tree = _parse(lines)
+        tree = self._tree(excerpt.file)
         around = [
             node
             for node in (ast.walk(tree) if tree is not None else ())
@@ -199,10 +206,9 @@ def _parse(lines: list[str]) -> ast.Module | None:
         return None
 
 
-def _enclosing(lines: list[str], line: int) -> tuple[int, int]:
+def _enclosing(tree: ast.Module | None, line: int, num_lines: int) -> tuple[int, int]:
     """First and last line of the innermost function around a line, else the lines near it."""
     best: tuple[int, int] | None = None
-    tree = _parse(lines)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
@@ -211,7 +217,7 @@ def _enclosing(lines: list[str], line: int) -> tuple[int, int]:
                 best = (first, last)
     if best is not None:
         return best
-    return max(1, line - _CONTEXT), min(len(lines), line + _CONTEXT)
+    return max(1, line - _CONTEXT), min(num_lines, line + _CONTEXT)
 
 
 def _defined(node: ast.stmt) -> set[str]:
@@ -224,8 +230,7 @@ def _defined(node: ast.stmt) -> set[str]:
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-def _last_import(lines: list[str]) -> int:
-    tree = _parse(lines)
+def _last_import(tree: ast.Module | None) -> int:
     if tree is None:
         return 0
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]

@@ -1,33 +1,51 @@
 """The record of every call to a model, kept beside the incident for its owner alone."""
 
 import json
-import os
+from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
+from eroica.errors import EroicaError
 from eroica.explain.model import Usage
+from eroica.files import append_line, read_plain
+
+_LARGEST = 1 << 30
+
+
+class _Call(msgspec.Struct):
+    """What is summed up of a call."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    seconds: float = 0.0
+    model: str = ""
 
 
 def append_private(path: Path, record: dict[str, object]) -> None:
-    """Append one JSON line to a file that only its owner can read."""
-    line = json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(handle, "ab") as stream:
-        os.fchmod(stream.fileno(), 0o600)
-        stream.write(line)
+    """Append one JSON line to a file that only its owner can read; EroicaError if it cannot be."""
+    line = json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        append_line(path, line)
+    except OSError as error:
+        raise EroicaError(
+            f"the call to the model cannot be written down in {path}",
+            str(error),
+            next_step="free some space, or move the file away",
+        ) from error
 
 
 def used(path: Path) -> tuple[Usage, tuple[str, ...]]:
     """Return what all calls of a transcript used together, and of which models."""
     usage, models = Usage(), dict[str, None]()
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        try:
-            record = json.loads(line)
-        except ValueError:  # a line that was cut off by a full disk
-            continue
-        usage.calls += 1
-        usage.input_tokens += int(record.get("input_tokens") or 0)
-        usage.output_tokens += int(record.get("output_tokens") or 0)
-        usage.seconds += float(record.get("seconds") or 0.0)
-        models[str(record.get("model") or "")] = None
+    lines = read_plain(path, _LARGEST).splitlines() if path.is_file() else ()
+    for line in lines:
+        with suppress(msgspec.DecodeError):  # a line that was cut off by a full disk
+            call = msgspec.json.decode(line, type=_Call)
+            usage.calls += 1
+            usage.input_tokens += call.input_tokens
+            usage.output_tokens += call.output_tokens
+            usage.seconds += call.seconds
+            models[call.model] = None
     return usage, tuple(models)

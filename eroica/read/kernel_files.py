@@ -11,6 +11,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,6 @@ def write(name: str, kernel: bytes) -> None:
     """Keep a kernel in the first folder that takes it; where none does, it is for this process."""
     for folder in _folders(is_to_write=True):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             handle, scratch = tempfile.mkstemp(dir=folder, prefix=f".{name}", suffix=".part")
         except OSError:
             continue
@@ -61,24 +61,29 @@ def write(name: str, kernel: bytes) -> None:
 
 
 def _folders(*, is_to_write: bool) -> Iterator[Path]:
-    yield Path(__file__).parent / "__pycache__"
-    try:
+    beside = Path(__file__).parent / "__pycache__"  # as trusted as the source there
+    if is_to_write:
+        with suppress(OSError):
+            beside.mkdir(exist_ok=True)
+    yield beside
+    folders = [Path(tempfile.gettempdir()) / f"eroica-kernels-{os.getuid()}"]
+    with suppress(RuntimeError):  # no home at all
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        yield Path(home) / "eroica"
-    except RuntimeError:  # no home at all
-        pass
-    folder = Path(tempfile.gettempdir()) / f"eroica-kernels-{os.getuid()}"
-    if _is_private(folder, is_to_write=is_to_write):
-        yield folder
+        folders.insert(0, Path(home) / "eroica")
+    yield from (folder for folder in folders if _is_private(folder, is_to_write=is_to_write))
 
 
 def _is_private(folder: Path, *, is_to_write: bool) -> bool:
-    """Return whether only this user can write the folder: others' code must not be run."""
+    """Return whether only this user can write the folder: others' code must not be run.
+
+    A home or a cache may be shared as well (HOME=/tmp in a container, a group's scratch disk).
+    """
     try:
         if is_to_write:
+            folder.parent.mkdir(parents=True, exist_ok=True)
             folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     except OSError:
         return False
-    is_closed = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) & 0o077 == 0
+    is_closed = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) & 0o022 == 0
     return is_closed and found.st_uid == os.getuid()

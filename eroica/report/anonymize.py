@@ -4,17 +4,11 @@ The key stays in the incident folder of the owner, who alone can turn a pseudony
 """
 
 from dataclasses import replace
-from typing import TypeVar
-
-import msgspec
 
 from eroica.columns import RankPatterns
 from eroica.explain.privacy import Pseudonyms
 from eroica.incident import IncidentFolder
-from eroica.records import Function
 from eroica.report.material import Material
-
-T = TypeVar("T")
 
 
 def anonymized(folder: IncidentFolder, material: Material) -> Material:
@@ -22,9 +16,7 @@ def anonymized(folder: IncidentFolder, material: Material) -> Material:
     names = Pseudonyms.of(folder, material.incident, material.evidence)
     names.know_hosts(one.host for one in material.patterns)
 
-    def hide(record: T) -> T:
-        return msgspec.convert(names.hide_all(msgspec.to_builtins(record)), type(record))
-
+    hide = names.hide_record
     result = Material(
         incident=hide(material.incident),
         evidence=hide(material.evidence) if material.evidence else None,
@@ -39,7 +31,4 @@ def anonymized(folder: IncidentFolder, material: Material) -> Material:
 
 
 def _patterns(one: RankPatterns, names: Pseudonyms) -> RankPatterns:
-    functions = msgspec.convert(
-        names.hide_all(msgspec.to_builtins(one.functions)), tuple[Function, ...]
-    )
-    return replace(one, host=names.hide(one.host), functions=functions)
+    return replace(one, host=names.hide(one.host), functions=names.hide_record(one.functions))

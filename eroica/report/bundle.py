@@ -16,21 +16,20 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
 from eroica.columns import Arrivals, RankPatterns
 from eroica.errors import InputError
 from eroica.explain.privacy import Pseudonyms, is_library, key_path
-from eroica.incident import IncidentFolder, encode, write_atomic
+from eroica.incident import PRIVATE, IncidentFolder, compact, encode, write_atomic
 from eroica.records import Function, Incident, Place
 from eroica.report import markdown
 from eroica.report.content import Options
 from eroica.report.material import Material, load
 
 BundleShare = Literal["all", "patterns"]
-T = TypeVar("T")
 
 
 def bundle(folder: IncidentFolder, out: Path | None = None, *, share: str = "all") -> Path:
@@ -52,7 +51,8 @@ def bundle(folder: IncidentFolder, out: Path | None = None, *, share: str = "all
         files = _everything(folder, material, names)
     names.save(folder)
     target = out or folder.path.parent / f"{folder.id}.{share}.tar.gz"
-    write_atomic(target, _packed(folder.id, files))
+    # Whoever names a place means others to see it; beside the incident it is the owner's.
+    write_atomic(target, _packed(folder.id, files), None if out else PRIVATE)
     return target
 
 
@@ -80,15 +80,15 @@ def reveal(folder: IncidentFolder, text: str) -> str:
 
 
 def _everything(folder: IncidentFolder, material: Material, names: Pseudonyms) -> dict[str, bytes]:
-    files = {"incident.json": encode(_hidden(material.incident, names))}
+    files = {"incident.json": encode(names.hide_record(material.incident))}
     if material.evidence is not None:
-        files["evidence.json"] = encode(_hidden(material.evidence, names))
+        files["evidence.json"] = encode(names.hide_record(material.evidence))
     if material.diagnoses:
-        files["diagnosis.json"] = encode([_hidden(one, names) for one in material.diagnoses])
+        files["diagnosis.json"] = encode([names.hide_record(one) for one in material.diagnoses])
     if material.patches:
-        files["patches.json"] = encode([_hidden(one, names) for one in material.patches])
+        files["patches.json"] = encode([names.hide_record(one) for one in material.patches])
     for decision in material.decisions:
-        line = msgspec.json.encode(_hidden(decision, names)) + b"\n"
+        line = compact(names.hide_record(decision)) + b"\n"
         files["decisions.jsonl"] = files.get("decisions.jsonl", b"") + line
     if material.patterns:
         files["patterns.parquet"] = _parquet([_quiet(one, names) for one in material.patterns])
@@ -114,7 +114,7 @@ def _numbers(folder: IncidentFolder, material: Material, names: Pseudonyms) -> d
         id=incident.id,
         symptom=incident.symptom,
         onset=incident.onset,
-        job=msgspec.structs.replace(_hidden(incident.job, names), command=(), source_root=None),
+        job=msgspec.structs.replace(names.hide_record(incident.job), command=(), source_root=None),
         causes=(),
         findings=(),
         warnings=(),
@@ -134,13 +134,8 @@ def _know(function: Function, names: Pseudonyms) -> None:
             names.know(getattr(place, "module", ""), "function")
 
 
-def _hidden(record: T, names: Pseudonyms) -> T:
-    return msgspec.convert(names.hide_all(msgspec.to_builtins(record)), type(record))
-
-
 def _quiet(one: RankPatterns, names: Pseudonyms) -> RankPatterns:
-    functions = tuple(_hidden(function, names) for function in one.functions)
-    settings = tuple(_hidden(setting, names) for setting in one.settings)
+    functions, settings = names.hide_record(one.functions), names.hide_record(one.settings)
     source = names.hide(one.source)
     host = names.hide(one.host)
     return replace(one, host=host, functions=functions, settings=settings, source=source)

@@ -3,10 +3,13 @@
 Shape suffixes: R ranks, S steps, C collectives.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from eroica import units
+from eroica.records import StepTimes
 from eroica.report import canvas
 from eroica.report.blocks import Picture
 from eroica.report.draw_ranks import guilty_ranks
@@ -22,19 +25,11 @@ def draw_steps(material: Material) -> Picture | None:
     if material.evidence is None:
         return None
     steps = [rank.steps for rank in material.evidence.ranks if rank.steps is not None]
-    steps = [one for one in steps if len(one.duration_ns) >= 3]
+    steps = [one for one in steps if min(len(one.duration_ns), len(one.start_ns)) >= 3]
+    steps = [one for one in steps if abs(one.first_step) < 1 << 62]
     if not steps:
         return None
-    first = min(one.first_step for one in steps)
-    last = max(one.first_step + len(one.duration_ns) for one in steps)
-    times_RS = np.full((len(steps), last - first), np.nan)
-    starts_RS = np.full_like(times_RS, np.nan)
-    for row, one in enumerate(steps):
-        span = slice(one.first_step - first, one.first_step - first + len(one.duration_ns))
-        times_RS[row, span] = one.duration_ns
-        starts_RS[row, span] = one.start_ns
-    known_S = ~np.isnan(times_RS).all(axis=0)
-    times_RS, starts_RS = times_RS[:, known_S], starts_RS[:, known_S]
+    times_RS, starts_RS = _by_step(steps)
     when_S = np.nanmin(starts_RS, axis=0)
     onset = iso_ns(material.incident.onset)
     zero = float(onset) if onset is not None else float(when_S[0])
@@ -74,6 +69,23 @@ def draw_steps(material: Material) -> Picture | None:
         f"longest {worst:.4g} ms."
     )
     return Picture("steps", "Step time", alt, canvas.svg("steps", (8.6, 2.3), paint))
+
+
+def _by_step(steps: Sequence[StepTimes]) -> tuple[Floats, Floats]:
+    """Durations and starts of ranks by step, NaN where a rank has none; steps of no rank left out.
+
+    Ranks may be far apart in their numbers (one that came back counts anew).
+    """
+    sizes = [min(len(one.duration_ns), len(one.start_ns)) for one in steps]
+    numbers = [one.first_step + np.arange(n) for one, n in zip(steps, sizes, strict=True)]
+    known_S = np.unique(np.concatenate(numbers))
+    times_RS = np.full((len(steps), len(known_S)), np.nan)
+    starts_RS = np.full_like(times_RS, np.nan)
+    for row, (one, size, own) in enumerate(zip(steps, sizes, numbers, strict=True)):
+        columns = np.searchsorted(known_S, own)
+        times_RS[row, columns] = one.duration_ns[:size]
+        starts_RS[row, columns] = one.start_ns[:size]
+    return times_RS, starts_RS
 
 
 def _thinned(x: Floats, middle: Floats, top: Floats) -> tuple[Floats, Floats, Floats]:

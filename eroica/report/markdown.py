@@ -85,11 +85,18 @@ def _cell(text: str) -> str:
     return _line(text.replace("`", "'"))
 
 
+def _escaped(text: str) -> str:
+    text = _SPECIAL.sub(r"\\\1", text)
+    # GitHub makes links of these as well.
+    text = re.sub(r"(?i)\b(www)\.", r"\1\.", text)
+    return re.sub(r"(?<=\w)@(?=\w)", r"\@", text)
+
+
 def _line(text: str) -> str:
     """Escape one line of foreign text; code spans stay, everything else is inert."""
     folded = " ".join(visible(text).split())
     parts = _CODE.split(folded)
-    escaped = [part if _CODE.fullmatch(part) else _SPECIAL.sub(r"\\\1", part) for part in parts]
+    escaped = [part if _CODE.fullmatch(part) else _escaped(part) for part in parts]
     line = "".join(escaped)
     # What would begin a list, a quote or a heading at the start of a line; bare addresses are
     # broken so that nothing foreign becomes a link.

@@ -57,7 +57,7 @@ def _attempt(lost: list[str], what: str, read: Callable[[], T]) -> T | None:
     try:
         return read()
     except (EroicaError, OSError, ValueError) as error:
-        lost.append(f"{what} could not be read: {str(error).splitlines()[0]}")
+        lost.append(f"{what} could not be read: {(str(error) or repr(error)).splitlines()[0]}")
         return None
 
 
@@ -84,5 +84,9 @@ def iso_ns(text: str | None) -> int | None:
 
 
 def clock(time_ns: int) -> str:
-    """Return a Unix time as ``2026-11-29 03:12:05 UTC``."""
-    return datetime.fromtimestamp(time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """Return a Unix time as ``2026-11-29 03:12:05 UTC``; one out of the calendar as a number."""
+    try:
+        moment = datetime.fromtimestamp(time_ns / 1e9, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ns / 1e9:.0f} s"
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")

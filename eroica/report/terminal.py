@@ -93,7 +93,7 @@ def print_next(console: Console, commands: Iterable[tuple[str, str]]) -> None:
     width = max(len(command) for command, _ in rows)
     for number, (command, what) in enumerate(rows):
         line = Text(("next" if number == 0 else "").ljust(INDENT), style="bold")
-        line.append(command.ljust(width), style="cyan")
+        line.append(one_line(command).ljust(width), style="cyan")
         line.append(f"   {what}", style="dim")
         console.print(line, soft_wrap=True)
 

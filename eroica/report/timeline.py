@@ -99,7 +99,7 @@ def strip(material: Material) -> Strip | None:
     start = _start(material, found)
     kept = found if len(found) <= _MAX_STOPS else [*found[: _MAX_STOPS - 1], found[-1]]
     stops = (
-        Stop(one.label, clock(one.when_ns).split()[1], _offset(one.when_ns - start), one.tone)
+        Stop(one.label, clock(one.when_ns).split()[-2], _offset(one.when_ns - start), one.tone)
         for one in kept
     )
     return Strip(tuple(stops))
