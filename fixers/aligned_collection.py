@@ -12,12 +12,10 @@ one holds all ranks, so the job pays for the pauses of all ranks in turn.
 A step leaves much garbage in cycles: memory grows until the next collection.
 """
 
-import libcst as cst
-
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import step_loops
-from eroica.fix.tree import Loop, Source, code, names
+from eroica.fix.facts import counter_of, step_loops
+from eroica.fix.tree import Loop, Source
 
 CODE = "GC002"
 ANSWERS = frozenset({"gc_pause"})
@@ -66,8 +64,8 @@ def fix(context: Context) -> FixerResult | None:
         return None
     for source in context.files:
         for loop in step_loops(source, context.files):
-            counter = _counter(loop)
-            if counter is None:
+            counter = counter_of(loop)
+            if not counter:
                 continue
             edits = Edits(source)
             gc = edits.module("gc", loop)
@@ -75,18 +73,6 @@ def fix(context: Context) -> FixerResult | None:
             edits.before(around[-1] if around else loop, f"{gc}.disable()")
             edits.after(loop.body.body[-1], f"if {counter} % {EVERY} == 0:\n    {gc}.collect()")
             return _result(context, source, loop, edits)
-    return None
-
-
-def _counter(loop: Loop) -> str | None:
-    """The loop variable that counts: of enumerate or range."""
-    if not isinstance(loop, cst.For):
-        return None
-    text = code(loop.iter)
-    if text.startswith("range(") and isinstance(loop.target, cst.Name):
-        return loop.target.value
-    if text.startswith("enumerate(") and isinstance(loop.target, cst.Tuple):
-        return next(iter(sorted(names(loop.target.elements[0].value))), None)
     return None
 
 

@@ -92,10 +92,10 @@ def fix(context: Context) -> FixerResult | None:
     """Bound the list; None where a named function reads no growing one, or slices it."""
     for source in context.files:
         for target, value, node in source.assignments():
-            if not isinstance(value, cst.List) or value.elements or not target:
+            if code(value) not in ("[]", "list()") or not target:
                 continue
             last = target.rpartition(".")[2]
-            if not _grows(source, target) or not _is_read(context, last):
+            if not _grows(source, target, node) or not _is_read(context, last):
                 continue
             if _needs_list(source, target):
                 continue
@@ -113,11 +113,15 @@ def fix(context: Context) -> FixerResult | None:
     return None
 
 
-def _grows(source: Source, target: str) -> bool:
+def _grows(source: Source, target: str, made: cst.CSTNode) -> bool:
+    """It is added to, never emptied, and begun once."""
     name = re.escape(target)
-    return re.search(rf"(?<![\w.]){name}\.(append|extend)\(", source.text) is not None and (
-        re.search(rf"(?<![\w.]){name}(\.clear\(|\s*=\s*\[\]\s*#|\.pop\()", source.text) is None
-    )
+    if re.search(rf"(?<![\w.]){name}\.(append|extend)\(", source.text) is None:
+        return False
+    if re.search(rf"(?<![\w.]){name}\.(clear|pop)\(", source.text) is not None:
+        return False
+    scope = source.class_of(made) if target.startswith("self.") else source.function_of(made)
+    return sum(again == target for again, _, _ in source.assignments(scope)) == 1
 
 
 def _is_read(context: Context, last: str) -> bool:

@@ -17,7 +17,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.threads import in_threads
-from eroica.fix.tree import Source, code, dotted, find, single
+from eroica.fix.tree import Source, assigned, called, code, dotted, find, flat
 
 CODE = "POL001"
 ANSWERS = frozenset(
@@ -142,22 +142,22 @@ def fix(context: Context) -> FixerResult | None:
 
 def _queue(context: Context, source: Source, loop: cst.While) -> FixerResult | None:
     for node in find(loop.body, cst.If):
-        queue = code(node.test).removesuffix(".empty()")
+        queue = flat(node.test).removesuffix(".empty()")
         if (
-            queue == code(node.test)
+            queue == flat(node.test)
             or code(node.body).strip() != "continue"
             or node.orelse is not None
         ):
             continue
         after = source.following(node)
-        small = single(after[0]) if after else None
-        if not isinstance(small, cst.Assign | cst.Expr) or not isinstance(small.value, cst.Call):
-            continue
-        if dotted(small.value.func) not in (f"{queue}.get", f"{queue}.get_nowait"):
+        call = called(after[0]) if after else None
+        made = assigned(after[0]) if after else None
+        call = made[1] if made is not None and isinstance(made[1], cst.Call) else call
+        if call is None or dotted(call.func) not in (f"{queue}.get", f"{queue}.get_nowait"):
             continue
         edits = Edits(source)
         module = edits.module("queue", node)
-        target = f"{code(small.targets[0].target)} = " if isinstance(small, cst.Assign) else ""
+        target = f"{code(made[0])} = " if made is not None else ""
         edits.replace(
             node,
             edits.statements(

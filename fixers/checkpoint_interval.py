@@ -16,9 +16,17 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import calls_here, conjuncts, definitions, is_interval, joined, step_loops
+from eroica.fix.facts import (
+    calls_here,
+    conjuncts,
+    counter_of,
+    definitions,
+    interval_of,
+    joined,
+    step_loops,
+)
 from eroica.fix.settings import literal_behind
-from eroica.fix.tree import Loop, Source, code, find, names
+from eroica.fix.tree import Loop, Source, code, find
 
 CODE = "CKP002"
 ANSWERS = frozenset({"checkpoint_overhead", "serialized_on_rank0"})
@@ -122,10 +130,9 @@ def _rewrite(context: Context, source: Source, loop: Loop, call: cst.Call) -> Fi
     ]
     for node in ifs:
         for part in conjuncts(node.test):
-            if is_interval(part):
-                assert isinstance(part, cst.Comparison)
-                assert isinstance(part.left, cst.BinaryOperation)
-                behind = literal_behind(context, source, part.left.right)
+            every = interval_of(part)
+            if every is not None:
+                behind = literal_behind(context, source, every.right)
                 if behind is None or not isinstance(behind.node, cst.Integer):
                     continue
                 if behind.node.evaluated_value >= LONG:
@@ -138,9 +145,9 @@ def _rewrite(context: Context, source: Source, loop: Loop, call: cst.Call) -> Fi
                     score=0.85,
                     behaviour=f"A restart loses up to {FACTOR} times as many steps as before.",
                 )
-    counter = _counter(loop)
+    counter = counter_of(loop)
     statement = source.statement_of(call)
-    if counter is None or statement is None:
+    if not counter or statement is None:
         return None
     test = f"{counter} % {EVERY} == 0"
     if ifs:
@@ -155,25 +162,4 @@ def _rewrite(context: Context, source: Source, loop: Loop, call: cst.Call) -> Fi
         why=why,
         score=0.85,
         behaviour=f"One checkpoint in {EVERY} steps: a restart loses up to as many.",
-    )
-
-
-def _counter(loop: Loop) -> str | None:
-    if isinstance(loop, cst.For):
-        if code(loop.iter).startswith("range(") and isinstance(loop.target, cst.Name):
-            return loop.target.value
-        if code(loop.iter).startswith("enumerate(") and isinstance(loop.target, cst.Tuple):
-            return code(loop.target.elements[0].value)
-    counted = [
-        code(a.target)
-        for a in find(loop.body, cst.AugAssign)
-        if isinstance(a.operator, cst.AddAssign) and code(a.value) == "1"
-    ]
-    return next(
-        (
-            c
-            for c in counted
-            if {"step", "steps", "global_step", "it", "iteration"} & names(cst.parse_expression(c))
-        ),
-        None,
     )

@@ -18,7 +18,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.tree import Source, code, dotted, find, names, single
+from eroica.fix.tree import Source, assigned, code, dotted, find, names, single
 
 CODE = "CMP002"
 ANSWERS = frozenset({"recompilation"})
@@ -120,16 +120,16 @@ def fix(context: Context) -> FixerResult | None:
 
 def _in_loop(context: Context) -> FixerResult | None:
     for source, line in context.every(cst.SimpleStatementLine, 0.3):
-        small = single(line)
-        loops = source.loops(line)
-        if not isinstance(small, cst.Assign) or not isinstance(small.value, cst.Call) or not loops:
+        made, loops = assigned(line), source.loops(line)
+        if made is None or not isinstance(made[1], cst.Call) or not loops:
             continue
-        if source.full_name(small.value.func) != "torch.compile" or not small.value.args:
+        call = made[1]
+        if source.full_name(call.func) != "torch.compile" or not call.args:
             continue
         outer = loops[-1]
         bound = {n for a in find(outer.body, cst.AssignTarget) for n in names(a.target)}
         bound |= {n for a in find(outer, cst.For) for n in names(a.target)}
-        if {n for arg in small.value.args for n in names(arg.value)} & bound:
+        if {n for arg in call.args for n in names(arg.value)} & bound:
             continue
         edits = Edits(source)
         edits.remove(line)

@@ -19,7 +19,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import is_ranked
-from eroica.fix.tree import Source, argument, code, dotted, find, names, pairs
+from eroica.fix.tree import Source, argument, assigned, code, dotted, find, names, walk
 
 CODE = "SMP002"
 ANSWERS = frozenset(
@@ -141,7 +141,7 @@ def fix(context: Context) -> FixerResult | None:
     for source in context.files:
         found = source.calls(source.module, r"(?:torch\.utils\.data(?:\.dataloader)?\.)?DataLoader")
         for call in sorted(found, key=lambda c: -context.closeness(source, c)):
-            if argument(call, "sampler") is not None or argument(call, "batch_sampler") is not None:
+            if _has_sampler(call):
                 continue
             if not call.args or not dotted(call.args[0].value):
                 continue
@@ -149,6 +149,11 @@ def fix(context: Context) -> FixerResult | None:
             if result is not None:
                 return result
     return None
+
+
+def _has_sampler(call: cst.Call) -> bool:
+    given = [argument(call, "sampler", 3), argument(call, "batch_sampler", 4)]
+    return any(arg is not None and code(arg.value) != "None" for arg in given)
 
 
 def _same_for_all(context: Context) -> FixerResult | None:
@@ -206,8 +211,11 @@ def _own_order(context: Context) -> FixerResult | None:
     """``order = torch.randperm(n)`` in the project's own batches, of which no rank takes a part."""
     if context.cause.category != "sampler_misconfiguration":
         return None
-    for source, node in context.every(cst.Assign, 0.6):
-        value, target = node.value, code(node.targets[0].target)
+    for source, node in context.every(cst.SimpleStatementLine, 0.6):
+        made = assigned(node)
+        if made is None:
+            continue
+        target, value = code(made[0]), made[1]
         if not isinstance(value, cst.Call) or not target.isidentifier():
             continue
         if source.full_name(value.func) not in ("torch.randperm", "numpy.random.permutation"):
@@ -248,6 +256,8 @@ def _add(context: Context, source: Source, call: cst.Call) -> FixerResult | None
     name = "sampler" if "sampler" not in names(source.module) else "rank_sampler"
     order = "" if is_shuffled else ", shuffle=False"
     edits.before(statement, f"{name} = DistributedSampler({data}{order})")
+    if shuffle is not None and shuffle.keyword is None:  # by position: others may stand behind it
+        edits.replace(shuffle.value, cst.Name("False"))
     edits.drop_argument(call, "shuffle")
     edits.set_argument(call, "sampler", name)
     if per_rank is not None:
@@ -292,16 +302,18 @@ def _set_epoch(
     """Tell the sampler the epoch in the loop around the one over the loader."""
     loader = next(
         (
-            dotted(left)
-            for assign in find(statement, cst.Assign)
-            for t in assign.targets
-            for left, _ in pairs(t.target, assign.value)
+            target
+            for target, value, _ in source.assignments(statement)
+            if any(inner is call for inner in find(value, cst.Call))
         ),
         "",
     )
     for loop in find(source.module, cst.For):
-        if loader and loader in names(loop.iter):
-            around = [o for o in source.loops(loop) if isinstance(o, cst.For)]
-            if around and isinstance(around[0].target, cst.Name):
-                edits.before(around[0].body.body[0], f"{name}.set_epoch({around[0].target.value})")
-                return
+        if not loader or not any(dotted(node) == loader for node in walk(loop.iter)):
+            continue
+        around = [o for o in source.loops(loop) if isinstance(o, cst.For)]
+        if around and isinstance(around[0].target, cst.Name):
+            is_here = source.function_of(loop) is source.function_of(statement)
+            sampler = name if is_here else f"{loader}.sampler"
+            edits.before(around[0].body.body[0], f"{sampler}.set_epoch({around[0].target.value})")
+            return

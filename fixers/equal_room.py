@@ -73,7 +73,7 @@ def part(items, rank, share):
 
 def fix(context: Context) -> FixerResult | None:
     """Take the share; None where no cache has a limit that depends on the rank."""
-    for source, node in context.every(cst.Assign, 0.3):
+    for source, node in context.every(cst.SimpleStatementLine, 0.3):
         parts = [(t, v) for t, v, _ in source.assignments(node)]
         for target, value in parts:
             share = _share(value)

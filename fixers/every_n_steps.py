@@ -21,14 +21,16 @@ from eroica.fix.edits import Edits
 from eroica.fix.facts import (
     calls_here,
     conjuncts,
+    counter_of,
     definitions,
     is_interval,
     joined,
     ranked,
     step_loops,
 )
+from eroica.fix.nodes import find_each
 from eroica.fix.steps import is_training
-from eroica.fix.tree import Loop, Source, called, code, dotted, find, names, single
+from eroica.fix.tree import Loop, Source, assigned, called, code, dotted, find, names
 
 CODE = "LOG001"
 ANSWERS = frozenset(
@@ -207,22 +209,11 @@ def _interval(source: Source, loop: Loop, context: Context) -> str | None:
                 found.append((not prints, code(part)))
     if found:
         return min(found, key=lambda item: item[0])[1]
-    counter = _counter(loop)
+    counter = counter_of(loop)
     return f"{counter} % {EVERY} == 0" if counter and context.cause.category in _REPORTS else None
 
 
 _REPORTS = ("logging_overhead", "straggler_rank_logging", "growing_state")
-
-
-def _counter(loop: Loop) -> str:
-    """The loop's own number of the step: of enumerate or range."""
-    text = code(loop.iter) if isinstance(loop, cst.For) else ""
-    if isinstance(loop, cst.For) and text.startswith("range("):
-        return dotted(loop.target)
-    if isinstance(loop, cst.For) and text.startswith("enumerate("):
-        if isinstance(loop.target, cst.Tuple):
-            return dotted(loop.target.elements[0].value)
-    return ""
 
 
 def _named(context: Context, source: Source, statement: cst.BaseStatement) -> float:
@@ -256,8 +247,8 @@ def _may_wait(
         return is_plain and not _assigned(statement) - _used_late(loop, statement, interval)
     if called(statement) is not None:
         return True
-    small = single(statement)
-    if not isinstance(small, cst.Assign) or not any(True for _ in find(small.value, cst.Call)):
+    given = assigned(statement)
+    if given is None or not any(True for _ in find(given[1], cst.Call)):
         return False
     made = _assigned(statement)
     return bool(made) and made <= _used_late(loop, statement, interval)
@@ -265,7 +256,8 @@ def _may_wait(
 
 def _assigned(statement: cst.CSTNode) -> set[str]:
     found: set[str] = set()
-    for node in find(statement, cst.AssignTarget):
+    for node in find_each(statement, cst.AssignTarget, cst.AnnAssign):
+        assert isinstance(node, cst.AssignTarget | cst.AnnAssign)
         found |= {dotted(node.target)} if dotted(node.target) else names(node.target)
     for aug in find(statement, cst.AugAssign):
         found.add(dotted(aug.target) + "+=")
@@ -295,8 +287,7 @@ def _feeding(
     block = _top_level(loop)
     at = block.index(statement)
     for other in reversed(block[:at]):
-        small = single(other)
-        if not isinstance(small, cst.Assign):
+        if assigned(other) is None:
             break
         made = _assigned(other)
         elsewhere = [s for s in block if s is not other and s is not statement and s not in feeding]

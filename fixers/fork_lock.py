@@ -140,7 +140,7 @@ def fix(context: Context) -> FixerResult | None:
                 continue
             if target.startswith("self.") and owner is not None and owner.name.value == "__init__":
                 return _in_class(context, source, target, value, owner, statement)
-            if owner is None and "." not in target:
+            if owner is None and "." not in target and source.class_of(node) is None:
                 return _in_module(context, source, target, value, statement)
     return None
 
@@ -186,6 +186,7 @@ def _in_class(
     name = target.rpartition(".")[2].lstrip("_")
     os = edits.module("os", statement)
     edits.after(statement, f"{os}.register_at_fork(after_in_child=self._renew_{name})")
+    edits.also_at_top(value)
     method = edits.statements(f"\ndef _renew_{name}(self):\n    {target} = {code(value)}\n")
     edits.replace(init, lambda node: cst.FlattenSentinel([node, *method]))  # type: ignore[arg-type]
     return _result(context, source, target, statement, edits)

@@ -87,21 +87,22 @@ def score(rows):
 
 def fix(context: Context) -> FixerResult | None:
     """Set it; None where no function of the project runs in a forked process."""
+    text = "\n".join(source.text for source in context.files)
+    targets = set(re.findall(r"Process\([^)]*?target=(?:[\w.]+\.)?(\w+)", text, re.S))
+    targets |= set(re.findall(r"Pool\([^)]*?initializer=(?:[\w.]+\.)?(\w+)", text, re.S))
     for source in context.files:
-        if not source.uses("torch") or re.search(r"[\"'](?:spawn|forkserver)[\"']", source.text):
+        if not source.uses("torch") or re.search(r"[\"'](?:spawn|forkserver)[\"']", text):
             continue
-        targets = set(re.findall(r"Process\([^)]*?target=(?:[\w.]+\.)?(\w+)", source.text, re.S))
-        targets |= set(re.findall(r"Pool\([^)]*?initializer=(?:[\w.]+\.)?(\w+)", source.text, re.S))
         for function in find(source.module, cst.FunctionDef):
             body = body_of(function)
             if function.name.value not in targets or "set_num_threads" in code(function.body):
                 continue
             edits = Edits(source)
-            text = f"{edits.module('torch', body[0])}.set_num_threads(1)"
+            line = f"{edits.module('torch', body[0])}.set_num_threads(1)"
             if isinstance(body[0], cst.SimpleStatementLine) and code(body[0])[:1] in "\"'":
-                edits.after(body[0], text)
+                edits.after(body[0], line)
             else:
-                edits.before(body[0], text)
+                edits.before(body[0], line)
             return context.result(
                 edits,
                 why=f"{source.path}:{source.line(function)} runs in a forked process, without the "

@@ -18,9 +18,10 @@ from collections.abc import Sequence
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
+from eroica.fix.decisions import free
 from eroica.fix.edits import Edits
 from eroica.fix.facts import collectives, short
-from eroica.fix.tree import Source, called, code, dotted, find, names, single
+from eroica.fix.tree import Source, assigned, called, code, dotted, find, names
 
 CODE = "COM001"
 ANSWERS = frozenset(
@@ -148,28 +149,28 @@ def _metrics(context: Context, source: Source, loop: cst.For, call: cst.Call) ->
     """``t = f(value); all_reduce(t); use(t)`` for each entry of a table."""
     body = list(loop.body.body)
     at = next((i for i, s in enumerate(body) if called(s) is call), None)
-    if at != 1 or not isinstance(single(body[0]), cst.Assign) or not body[2:]:
+    made = assigned(body[0])
+    if at != 1 or made is None or not body[2:]:
         return None
-    first = single(body[0])
-    assert isinstance(first, cst.Assign)
-    name = dotted(first.targets[0].target)
-    if not name or name != dotted(call.args[0].value) or name in names(first.value):
+    name, value = dotted(made[0]), made[1]
+    if not name or name != dotted(call.args[0].value) or name in names(value):
         return None
-    if any(_carries(s, names(first.value) - names(loop.target)) for s in body[2:]):
+    if any(_carries(s, names(value) - names(loop.target)) for s in body[2:]):
         return None
     edits = Edits(source)
+    stacked = free("stacked", source.function_of(loop), source)
     torch = edits.module("torch", loop)
     target, table = code(loop.target), code(loop.iter)
     edits.before(
         loop,
         f"""\
-stacked = {torch}.stack([{code(first.value)} for {target} in {table}])
-{code(call.func)}(stacked{_rest(call)})
+{stacked} = {torch}.stack([{code(value)} for {target} in {table}])
+{code(call.func)}({stacked}{_rest(call)})
 """,
     )
     edits.remove(body[0])
     edits.remove(body[1])
-    copied = "stacked.cpu()" if f"{name}.item()" in code(loop.body) else "stacked"
+    copied = f"{stacked}.cpu()" if f"{name}.item()" in code(loop.body) else stacked
     left = f"({target})" if isinstance(loop.target, cst.Tuple) and not loop.target.lpar else target
     new_target = cst.parse_expression(f"{left}, {name}")
     edits.replace(loop.target, new_target)
@@ -213,12 +214,15 @@ def _in_place(
     torch = edits.module("torch", loop)
     table = code(loop.iter)
     condition = f" if {value} is not None" if guard or within is not None else ""
+    function = source.function_of(loop)
+    parts, flat = free("parts", function, source), free("flat", function, source)
+    part, new_part = free("part", function, source), free("new", function, source)
     new = edits.statements(f"""\
-parts = [{value} for {target} in {table}{condition}]
-flat = {torch}.cat([part.reshape(-1) for part in parts])
-{code(call.func)}(flat{_rest(call)})
-for part, new in zip(parts, flat.split([part.numel() for part in parts])):
-    part.copy_(new.view_as(part))
+{parts} = [{value} for {target} in {table}{condition}]
+{flat} = {torch}.cat([{part}.reshape(-1) for {part} in {parts}])
+{code(call.func)}({flat}{_rest(call)})
+for {part}, {new_part} in zip({parts}, {flat}.split([{part}.numel() for {part} in {parts}])):
+    {part}.copy_({new_part}.view_as({part}))
 """)
     remaining = [
         s for s in body if s is not line and not (s is within and len(within.body.body) == 1)

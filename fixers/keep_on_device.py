@@ -17,7 +17,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import backward_call
-from eroica.fix.tree import code, find, names
+from eroica.fix.tree import assigned, code, find, names
 
 CODE = "SYN001"
 ANSWERS = frozenset({"host_sync", "growing_state"})
@@ -163,8 +163,11 @@ def _graphs(edits: Edits, loop: cst.CSTNode) -> list[cst.CSTNode]:
         if code(aug.value) == loss:
             edits.replace_text(aug.value, f"{loss}.detach()")
             found.append(aug)
-    for node in find(loop, cst.Assign):  # total = total + loss
-        target, value = code(node.targets[0].target), node.value
+    for node in find(loop, cst.SimpleStatementLine):  # total = total + loss
+        made = assigned(node)
+        if made is None:
+            continue
+        target, value = code(made[0]), made[1]
         if isinstance(value, cst.BinaryOperation) and target != loss:
             for part, other in ((value.right, value.left), (value.left, value.right)):
                 if code(part) == loss and target in names(other):

@@ -17,7 +17,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.tree import Source, argument, code, names
+from eroica.fix.tree import Source, argument, code, flat, names
 
 CODE = "DAT004"
 ANSWERS = frozenset(
@@ -119,7 +119,7 @@ def fix(context: Context) -> FixerResult | None:
 
 def _scan(source: Source, loop: cst.For) -> tuple[str, str, str, str, cst.If] | None:
     """File, line, index and path of ``for n, line in enumerate(f): if n == i: return ...``."""
-    match = re.fullmatch(r"enumerate\((\w+)\)", code(loop.iter))
+    match = re.fullmatch(r"enumerate\((\w+)\)", flat(loop.iter))
     body = list(loop.body.body)
     if match is None or not isinstance(loop.target, cst.Tuple) or len(body) != 1:
         return None
@@ -127,7 +127,7 @@ def _scan(source: Source, loop: cst.For) -> tuple[str, str, str, str, cst.If] | 
     inner = body[0]
     if not isinstance(inner, cst.If) or inner.orelse is not None:
         return None
-    test = re.fullmatch(rf"(?:{counter} == (.+)|(.+) == {counter})", code(inner.test))
+    test = re.fullmatch(rf"(?:{counter} == (.+)|(.+) == {counter})", flat(inner.test))
     last = inner.body.body[-1]
     leaves = isinstance(last, cst.SimpleStatementLine) and isinstance(
         last.body[-1], cst.Return | cst.Break

@@ -17,9 +17,10 @@ slow: then copy what is needed first.
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
+from eroica.fix.decisions import free
 from eroica.fix.edits import Edits
 from eroica.fix.facts import calls_here, definitions
-from eroica.fix.tree import Source, called, code, dotted, find, names, walk
+from eroica.fix.tree import Source, called, code, dotted, find, walk
 
 CODE = "THR001"
 ANSWERS = frozenset({"thread_lock_deadlock"})
@@ -218,8 +219,9 @@ def _by_identity(
     items = [item.item for item in (outer.items if inner is None else (*outer.items, *inner.items))]
     locks = [dotted(item) for item in items]
     function = source.function_of(outer)
-    if function is None or {"first", "second"} & names(function):
+    if function is None:
         return None
+    first, second = free("first", function, source), free("second", function, source)
     if locks[0] == locks[1] or len({lock.rpartition(".")[2] for lock in locks}) != 1:
         return None
     owners = {lock.rpartition(".")[0] for lock in locks}
@@ -229,8 +231,8 @@ def _by_identity(
     edits = Edits(source)
     if inner is not None:
         edits.replace(inner, list(inner.body.body))
-    edits.before(outer, f"first, second = sorted(({', '.join(locks)}), key=id)")
-    both = [cst.WithItem(cst.Name(name)) for name in ("first", "second")]
+    edits.before(outer, f"{first}, {second} = sorted(({', '.join(locks)}), key=id)")
+    both = [cst.WithItem(cst.Name(name)) for name in (first, second)]
     edits.replace(outer, lambda node: node.with_changes(items=both))
     return context.result(
         edits,

@@ -140,7 +140,7 @@ def fix(context: Context) -> FixerResult | None:
     """Change the container; None where no list near the cause is used only so."""
     for source in context.files:
         for target, value, _ in source.assignments():
-            if isinstance(value, cst.List) and not value.elements and target:
+            if code(value) in ("[]", "list()") and target:
                 edits = (
                     _as_set(source, target, value)
                     or _as_deque(source, target, value)
@@ -200,7 +200,7 @@ def _is_target(source: Source, node: cst.CSTNode) -> bool:
     return isinstance(above, cst.AssignTarget)
 
 
-def _as_set(source: Source, target: str, value: cst.List) -> Edits | None:
+def _as_set(source: Source, target: str, value: cst.BaseExpression) -> Edits | None:
     edits, looked_up, added = Edits(source), 0, 0
     for node in _uses(source, target):
         name, call = _calls_on(source, node)
@@ -232,7 +232,7 @@ def _may_not_hash(source: Source, call: cst.Call) -> bool:
     return any(_UNHASHABLE.search(text) for text in (code(given), *made))
 
 
-def _as_deque(source: Source, target: str, value: cst.List) -> Edits | None:
+def _as_deque(source: Source, target: str, value: cst.BaseExpression) -> Edits | None:
     edits, taken = Edits(source), 0
     for node in _uses(source, target):
         name, call = _calls_on(source, node)

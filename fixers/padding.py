@@ -17,7 +17,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.tree import Source, code, dotted, find, single
+from eroica.fix.tree import Source, assigned, code, dotted, find, flat
 
 CODE = "PAD001"
 ANSWERS = frozenset(
@@ -113,7 +113,7 @@ def one_hot(rows, classes):
 def fix(context: Context) -> FixerResult | None:
     """Narrow it; None where no fixed width is filled row by row."""
     for source, loop in context.every(cst.For, 0.4):
-        match = re.fullmatch(r"enumerate\(([\w.]+)\)", code(loop.iter))
+        match = re.fullmatch(r"enumerate\(([\w.]+)\)", flat(loop.iter))
         if (
             match is None
             or not isinstance(loop.target, cst.Tuple)
@@ -123,7 +123,7 @@ def fix(context: Context) -> FixerResult | None:
         number, row = (code(e.value) for e in loop.target.elements)
         for statement in find(loop.body, cst.SimpleStatementLine):
             rule = rf"([\w.]+)\[{number}, ?: ?(?:len\({row}\)|\w+)\] ?= .*"
-            filled = re.fullmatch(rule, code(statement), re.S)
+            filled = re.fullmatch(rule, flat(statement), re.S)
             made = _made(source, loop, filled[1]) if filled is not None else None
             if made is None or f"len({row})" not in code(loop.body):
                 continue
@@ -146,10 +146,10 @@ def _made(source: Source, loop: cst.For, name: str) -> cst.Call | None:
     """``torch.zeros(n, WIDTH)`` of the tensor that is filled, with a width that is fixed."""
     block = list(source.siblings(loop))
     for statement in reversed(block[: block.index(loop)]):
-        small = single(statement)
-        if not isinstance(small, cst.Assign) or code(small.targets[0].target) != name:
+        made = assigned(statement)
+        if made is None or code(made[0]) != name:
             continue
-        call = small.value
+        call = made[1]
         width = _width(call)
         if not isinstance(call, cst.Call) or width is None or not _is_new(source, call):
             return None

@@ -263,6 +263,7 @@ def _in_with(source: Source, call: cst.Call, function: Function, edits: Edits) -
     made = code(call)
     if "csv" in made:
         made = f"list({made})"
+    edits.also_at_top(call)
     body = f"    with open(path{_further(opened.args[1:])}) as {alias}:\n        return {made}\n"
     edits.add_helper(_helper(edits, code(call.func), body))
     edits.replace_text(call, f"parsed_once({code(path)})")
@@ -278,6 +279,7 @@ def _by_path(source: Source, call: cst.Call, function: Function, edits: Edits) -
     path = call.args[0].value
     if not _is_free(path, function) or dotted(getattr(path, "func", None)) == "open":
         return False
+    edits.also_at_top(call)
     body = f"    return {code(call.func)}(path{_further(call.args[1:])})\n"
     edits.add_helper(_helper(edits, code(call.func), body))
     edits.replace_text(call, f"parsed_once({code(path)})")
@@ -331,6 +333,7 @@ def _as_handle(source: Source, call: cst.Call, function: Function, edits: Edits)
     rest = _further(call.args[1:])
     if re.search(r"[\"'][wa]", rest):
         return False
+    edits.also_at_top(call)
     name, functools = code(call.func), edits.module("functools")
     edits.add_helper(_OPENED.format(functools=functools, name=name, call=name, rest=rest))
     os = edits.module("os", above)

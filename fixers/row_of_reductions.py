@@ -78,16 +78,17 @@ def fix(context: Context) -> FixerResult | None:
         assert first is not None
         function = source.function_of(line)
         parts, flat = free("parts", function, source), free("flat", function, source)
+        part, new_part = free("part", function, source), free("new", function, source)
         rest = "".join(f", {code(a).rstrip(', ')}" for a in first.args[1:])
         tensors = ", ".join(code(call.args[0].value) for call in calls if call is not None)
         edits = Edits(source)
         torch = edits.module("torch", line)
         new = edits.statements(f"""\
 {parts} = [{tensors}]
-{flat} = {torch}.cat([part.detach().reshape(-1) for part in {parts}])
+{flat} = {torch}.cat([{part}.detach().reshape(-1) for {part} in {parts}])
 {code(first.func)}({flat}{rest})
-for part, new in zip({parts}, {flat}.split([part.numel() for part in {parts}])):
-    part.detach().copy_(new.view_as(part))
+for {part}, {new_part} in zip({parts}, {flat}.split([{part}.numel() for {part} in {parts}])):
+    {part}.detach().copy_({new_part}.view_as({part}))
 """)
         edits.replace(row[0], new)
         for item in row[1:]:

@@ -20,7 +20,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import definitions, is_collective, is_ranked, ranked, short, step_loops
-from eroica.fix.tree import Source, called, code, dotted, find, names, single
+from eroica.fix.tree import Source, assigned, called, code, dotted, find, names
 
 CODE = "COM004"
 ANSWERS = frozenset(
@@ -159,9 +159,9 @@ def _assigned(source: Source, line: cst.CSTNode, name: str) -> cst.BaseStatement
     """The line that makes a list of one entry, before its broadcast in the same block."""
     block = list(source.siblings(line))
     for statement in reversed(block[: block.index(line)]):  # type: ignore[arg-type]
-        small = single(statement)
-        if isinstance(small, cst.Assign) and code(small.targets[0].target) == name:
-            value = small.value
+        made = assigned(statement)
+        if made is not None and code(made[0]) == name:
+            value = made[1]
             return statement if isinstance(value, cst.List) and len(value.elements) == 1 else None
     return None
 
@@ -172,10 +172,10 @@ def _made_by_all(
     """``[make(...) if rank == 0 else None]`` with a ``make`` that all ranks can call."""
     name = code(call.args[0].value)
     made = _assigned(source, line, name)
-    small = single(made) if made is not None else None
-    if not isinstance(small, cst.Assign) or not isinstance(small.value, cst.List):
+    given = assigned(made) if made is not None else None
+    if given is None or not isinstance(given[1], cst.List):
         return None
-    value = small.value.elements[0].value
+    value = given[1].elements[0].value
     if not isinstance(value, cst.IfExp) or not ranked(source, value.test):
         return None
     if code(value.orelse) != "None" or not _is_common(context, source, value.body):
@@ -250,11 +250,11 @@ def _once(
         return None
     if source.parent(line) is not loops[0].body:
         return None
-    small = single(made)
-    assert isinstance(small, cst.Assign)
+    given = assigned(made)
+    assert given is not None
     bound = {n for a in find(loops[0], cst.AssignTarget) for n in names(a.target)}
     bound |= {n for a in find(loops[0], cst.For) for n in names(a.target)}
-    if names(small.value) & bound or any(True for _ in find(small.value, cst.Call)):
+    if names(given[1]) & bound or any(True for _ in find(given[1], cst.Call)):
         return None
     edits = Edits(source)
     edits.remove(made)

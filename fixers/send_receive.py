@@ -103,16 +103,19 @@ def fix(context: Context) -> FixerResult | None:
             continue
         if not _is_exchange(send, receive) or _takes_turns(source, line):
             continue
-        out, inp = code(send.args[0].value), code(receive.args[0].value)
-        to, origin = _peer(send), _peer(receive)
+        out, inp = argument(send, "tensor", 0), argument(receive, "tensor", 0)
+        if out is None or inp is None or not _peer(receive):
+            continue
+        to = ", ".join([code(out.value), _peer(send), *_further(send)])
+        origin = ", ".join([code(inp.value), _peer(receive), *_further(receive)])
         edits = Edits(source)
         dist = edits.module("torch.distributed", line)
         edits.replace(
             line,
             edits.statements(f"""\
 exchanged = [
-    {dist}.P2POp({dist}.isend, {out}, {to}),
-    {dist}.P2POp({dist}.irecv, {inp}, {origin}),
+    {dist}.P2POp({dist}.isend, {to}),
+    {dist}.P2POp({dist}.irecv, {origin}),
 ]
 for work in {dist}.batch_isend_irecv(exchanged):
     work.wait()
@@ -136,6 +139,12 @@ def _is_exchange(send: cst.Call, receive: cst.Call) -> bool:
         return True
     texts = (_peer(send), _peer(receive))
     return all("rank" in text for text in texts) and {"+", "-"} <= set("".join(texts))
+
+
+def _further(call: cst.Call) -> list[str]:
+    """Group and tag, where they are given."""
+    given = [(name, argument(call, name, at)) for name, at in (("group", 2), ("tag", 3))]
+    return [f"{name}={code(arg.value)}" for name, arg in given if arg is not None]
 
 
 def _peer(call: cst.Call) -> str:

@@ -11,8 +11,6 @@ comes out differently there, and that rank enters collectives which the others l
 Only the destination uses the value, and the others only return it.
 """
 
-import re
-
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
@@ -103,8 +101,8 @@ def fix(context: Context) -> FixerResult | None:
         given = ", ".join(
             (f"{a.keyword.value}=" if a.keyword is not None else "") + code(a.value) for a in rest
         )
-        name = re.sub(r"reduce$", "all_reduce", code(call.func))
-        edits.replace_text(call, f"{name}({given})")
+        dist = edits.module("torch.distributed", line)
+        edits.replace_text(call, f"{dist}.all_reduce({given})")
         return context.result(
             edits,
             why=f"{source.path}:{source.line(line)} gives the sum of `{value}` to one rank, and "

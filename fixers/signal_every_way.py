@@ -19,7 +19,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import ranked
-from eroica.fix.tree import Source, body_of, called, code, find
+from eroica.fix.tree import Source, body_of, called, code, find, flat
 
 CODE = "STO002"
 ANSWERS = frozenset(
@@ -124,7 +124,7 @@ _SIGNAL = re.compile(
     r"|[\w.]+\.write_text\(.*\)",
     re.S,
 )
-_WAITS = re.compile(r"store\.(?:wait|get)\(|while not .*(?:exists|is_file)\(", re.S)
+_WAITS = re.compile(r"store\.(?:wait|get)\(|while \(?not .*(?:exists|is_file)\(", re.S)
 
 
 def fix(context: Context) -> FixerResult | None:
@@ -132,8 +132,8 @@ def fix(context: Context) -> FixerResult | None:
     for source, node in context.every(cst.If, 0.4):
         if not ranked(source, node.test):
             continue
-        behind = [code(s) for s in source.following(node)]
-        behind += [code(node.orelse)] if node.orelse is not None else []
+        behind = [flat(s) for s in source.following(node)]
+        behind += [flat(node.orelse)] if node.orelse is not None else []
         if not any(_WAITS.search(text) for text in behind):
             continue
         for inner in body_of(node):
@@ -164,6 +164,6 @@ def _last_signal(source: Source, inner: cst.CSTNode) -> cst.SimpleStatementLine 
     last = body[-1] if body else None
     if not isinstance(last, cst.SimpleStatementLine) or called(last) is None:
         return None
-    text = code(last)
-    again = sum(code(s) == text for s in find(source.module, cst.SimpleStatementLine))
+    text = flat(last)
+    again = sum(flat(s) == text for s in find(source.module, cst.SimpleStatementLine))
     return last if _SIGNAL.fullmatch(text) and again == 1 else None

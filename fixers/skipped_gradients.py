@@ -17,7 +17,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import collectives
-from eroica.fix.tree import Source, code, find
+from eroica.fix.tree import Source, code, find, flat
 
 CODE = "CNT002"
 ANSWERS = frozenset(
@@ -103,7 +103,7 @@ def fix(context: Context) -> FixerResult | None:
 
 
 def _rewrite(context: Context, source: Source, node: cst.If) -> FixerResult | None:
-    test = code(node.test)
+    test = flat(node.test)
     if node.orelse is not None or ".grad is " not in test or " and " in test or " or " in test:
         return None
     grad = test.partition(" is ")[0]

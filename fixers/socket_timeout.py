@@ -18,6 +18,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
+from eroica.fix.facts import definitions
 from eroica.fix.tree import Function, Source, Statement, code, dotted, find, names, pairs
 
 CODE = "IO001"
@@ -87,6 +88,20 @@ KEEPS = (
     Example(
         category="blocked_io",
         before="""\
+import multiprocessing as mp
+
+class Feed:
+    def __init__(self, work):
+        self.ours, theirs = mp.Pipe()
+        mp.Process(target=work, args=(theirs,)).start()
+
+    def next(self):
+        return self.ours.recv()  # <-- here
+""",
+    ),
+    Example(
+        category="blocked_io",
+        before="""\
 import socket
 
 def read(addr):
@@ -112,6 +127,8 @@ def fix(context: Context) -> FixerResult | None:
             if len(made) != 1:
                 continue
             value, node = made[0]
+            if not _is_socket(context, source, value):
+                continue
             statement = source.statement_of(node)
             if statement is None:
                 continue
@@ -131,6 +148,20 @@ def fix(context: Context) -> FixerResult | None:
                 score=0.9 * max(context.closeness(source, statement), 0.8 if retried else 0.4),
             )
     return None
+
+
+def _is_socket(context: Context, source: Source, made: cst.Call) -> bool:
+    """Made by the socket module, or by a function of the project that makes one.
+
+    Pipes, and the sockets of other libraries, are read like one but take no ``settimeout``.
+    """
+    name = source.full_name(made.func)
+    if re.fullmatch(r"socket\.\w+|.*\.(?:accept|wrap_socket)", name):
+        return True
+    return any(
+        other.calls(function.body, r"socket\.\w+")
+        for other, function in definitions(source, made, context.files)
+    )
 
 
 def _sockets(source: Source) -> list[str]:
@@ -171,6 +202,7 @@ raise TimeoutError("no answer after {ATTEMPTS} attempts") from failure
     )
     new = method.body.with_changes(body=[*body[:start], *block])
     edits.replace(method.body, new)
+    edits.also_at_top(value)
     return True
 
 

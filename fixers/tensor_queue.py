@@ -57,6 +57,9 @@ def produce(q, x):
 )
 
 
+_BUILDS = re.compile(r"\b(?:as_tensor|tensor|FloatTensor|LongTensor)\(")
+
+
 def fix(context: Context) -> FixerResult | None:
     """Send arrays; None where no list of a tensor is put into a queue, or nobody builds tensors."""
     for source, call in context.every(cst.Call, 0.4):
@@ -72,9 +75,7 @@ def fix(context: Context) -> FixerResult | None:
             for c in find(a.value, cst.Call)
             if isinstance(c.func, cst.Attribute) and c.func.attr.value == "tolist"
         ]
-        if not lists or not re.search(
-            r"\b(as_tensor|tensor|FloatTensor|LongTensor)\(", source.text
-        ):
+        if not lists or not any(_BUILDS.search(file.text) for file in context.files):
             continue
         edits = Edits(source)
         for item in lists:

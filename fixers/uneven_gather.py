@@ -17,7 +17,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import is_collective, short
-from eroica.fix.tree import Source, called, code, dotted, single
+from eroica.fix.tree import Source, assigned, called, code, dotted
 
 CODE = "SHP001"
 ANSWERS = frozenset({"collective_shape_mismatch", "collective_dtype_mismatch"})
@@ -110,16 +110,16 @@ def _gather(
         (
             s
             for s in block[: block.index(line)]
-            if isinstance(a := single(s), cst.Assign) and dotted(a.targets[0].target) == parts
+            if (a := assigned(s)) is not None and dotted(a[0]) == parts
         ),
         None,
     )
     if made is None:
         return None
-    dist = code(call.func).removesuffix(".all_gather")
     rest = "".join(f", {code(a.keyword)}={code(a.value)}" for a in call.args[2:] if a.keyword)
     group = next((code(a.value) for a in call.args if a.keyword and a.keyword.value == "group"), "")
     edits = Edits(source)
+    dist = edits.module("torch.distributed", line)
     edits.replace(made, edits.statements(f"{parts} = [None] * {dist}.get_world_size({group})"))
     owner = value.removesuffix(".detach()")
     edits.replace(

@@ -8,7 +8,7 @@ import libcst as cst
 from eroica.fix.imports import is_imported, with_helper, with_imports
 from eroica.fix.scopes import name_for
 from eroica.fix.suites import as_it_was
-from eroica.fix.tree import Source
+from eroica.fix.tree import Source, names
 
 Change = cst.CSTNode | Callable[[cst.CSTNode], cst.CSTNode]
 
@@ -186,6 +186,18 @@ class Edits:
         if line:
             self.add_import(line)
         return name
+
+    def also_at_top(self, node: cst.CSTNode) -> None:
+        """Import for the whole file what the names in a node mean, where only a function does."""
+        source = self.source
+        for name in sorted(names(node) & (source.imports.keys() - source.top_imports.keys())):
+            full = source.imports[name]
+            home, _, last = full.rpartition(".")
+            if any(isinstance(n, cst.ImportFrom) for n in source.import_lines(name)):
+                line = f"from {home} import {last}" + ("" if last == name else f" as {name}")
+            else:
+                line = f"import {full}" + ("" if full == name else f" as {name}")
+            self.add_import(line)
 
     def add_helper(self, text: str) -> None:
         """Add a function below the imports."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from eroica.fix.nodes import children
-from eroica.fix.tree import Function, Loop, Source, code, dotted, find, names, walk
+from eroica.fix.tree import Function, Loop, Source, body_of, code, dotted, find, names, single, walk
 
 # torch.distributed functions that every rank of the group must reach (torch 2.x, module c10d).
 COLLECTIVES = frozenset(
@@ -295,12 +295,39 @@ def wrapped_models(source: Source) -> dict[str, cst.Call]:
     }
 
 
+def interval_of(part: cst.BaseExpression) -> cst.BinaryOperation | None:
+    """Return ``x % n`` of ``x % n == y``, ``y == x % n`` and ``not x % n``."""
+    sides: list[cst.BaseExpression] = []
+    if isinstance(part, cst.Comparison) and len(part.comparisons) == 1:
+        if isinstance(part.comparisons[0].operator, cst.Equal):
+            sides = [part.left, part.comparisons[0].comparator]
+    elif isinstance(part, cst.UnaryOperation) and isinstance(part.operator, cst.Not):
+        sides = [part.expression]
+    for side in sides:
+        if isinstance(side, cst.BinaryOperation) and isinstance(side.operator, cst.Modulo):
+            return side
+    return None
+
+
 def is_interval(part: cst.BaseExpression) -> bool:
-    """True for ``x % n == y``."""
-    return (
-        isinstance(part, cst.Comparison)
-        and isinstance(part.left, cst.BinaryOperation)
-        and isinstance(part.left.operator, cst.Modulo)
-        and len(part.comparisons) == 1
-        and isinstance(part.comparisons[0].operator, cst.Equal)
-    )
+    """True for ``x % n == y`` and its like."""
+    return interval_of(part) is not None
+
+
+def counter_of(loop: Loop) -> str:
+    """The number of the turn: of range or enumerate, or counted up by one in each turn."""
+    if isinstance(loop, cst.For):
+        call = loop.iter
+        while isinstance(call, cst.Call) and dotted(call.func).endswith("tqdm") and call.args:
+            call = call.args[0].value
+        kind = dotted(call.func) if isinstance(call, cst.Call) else ""
+        if kind in ("range", "trange", "tqdm.trange", "count", "itertools.count"):
+            return dotted(loop.target)
+        if kind == "enumerate" and isinstance(loop.target, cst.Tuple):
+            return dotted(loop.target.elements[0].value)
+    for statement in body_of(loop):
+        small = single(statement)
+        is_sum = isinstance(small, cst.AugAssign) and isinstance(small.operator, cst.AddAssign)
+        if is_sum and code(small.value) == "1" and dotted(small.target):  # type: ignore[union-attr]
+            return dotted(small.target)  # type: ignore[union-attr]
+    return ""

@@ -17,7 +17,7 @@ from eroica.fix.facts import (
     ranked,
     reaches_collective,
 )
-from eroica.fix.tree import Function, Source, code, dotted, find, names, single, walk
+from eroica.fix.tree import Function, Source, code, dotted, find, last_name, names, single, walk
 
 Test = Callable[[cst.CSTNode], bool]
 
@@ -259,7 +259,8 @@ def call_sites(function: Function, sources: Sequence[Source]) -> list[tuple[Sour
         (source, call)
         for source in sources
         for call in find(source.module, cst.Call)
-        if code(call.func).rpartition(".")[2] == name
+        if last_name(call.func) == name
+        and source.function_of(call) is not function  # within it: itself again, or another's
         and any(f is function for _, f in definitions(source, call, everything))
     ]
 

@@ -1,5 +1,7 @@
 """The text of a syntax tree's nodes, as rules read it."""
 
+import re
+
 import libcst as cst
 
 from eroica.fix.nodes import remembered
@@ -36,3 +38,20 @@ class _Uncommented(cst.CSTTransformer):
         if original_node.comment is None:
             return updated_node
         return updated_node.with_changes(whitespace=cst.SimpleWhitespace(""), comment=None)
+
+
+def bare(node: cst.BaseExpression) -> str:
+    """Return an expression's text without parentheses around the whole of it."""
+    text = code(node)
+    if not getattr(node, "lpar", ()) or isinstance(node, cst.Tuple | cst.GeneratorExp):
+        return text
+    return code(node.with_changes(lpar=(), rpar=()))
+
+
+def flat(node: cst.CSTNode) -> str:
+    """Return a node's text on one line, as it would be without line breaks and last commas."""
+    text = bare(node) if isinstance(node, cst.BaseExpression) else code(node)
+    if "\n" not in text:
+        return text
+    text = re.sub(r"\s+", " ", text)
+    return re.sub(r",? ([)\]}])", r"\1", re.sub(r"([(\[{]) ", r"\1", text))

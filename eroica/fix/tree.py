@@ -9,10 +9,23 @@ import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 from eroica.fix.nodes import Listing, children, find, find_each, parent, walk
+from eroica.fix.statements import argument, assigned, body_of, called, single
 from eroica.fix.suites import indent
-from eroica.fix.texts import code
+from eroica.fix.texts import bare, code, flat
 
-__all__ = ["children", "code", "find", "walk"]  # under the name that fixers know
+__all__ = [  # under the name that fixers know
+    "argument",
+    "assigned",
+    "bare",
+    "body_of",
+    "called",
+    "children",
+    "code",
+    "find",
+    "flat",
+    "single",
+    "walk",
+]
 Function = cst.FunctionDef
 Loop = cst.For | cst.While
 Assignment = tuple[str, cst.BaseExpression, cst.Assign | cst.AnnAssign]
@@ -39,41 +52,6 @@ def last_name(node: cst.CSTNode) -> str:
 def names(node: cst.CSTNode) -> set[str]:
     """Return every plain name read or written at or below a node."""
     return {item.value for item in find(node, cst.Name)}
-
-
-def argument(call: cst.Call, keyword: str, position: int | None = None) -> cst.Arg | None:
-    """Return a call's argument by keyword, else by position."""
-    for arg in call.args:
-        if arg.keyword is not None and arg.keyword.value == keyword:
-            return arg
-    if position is not None and position < len(call.args):
-        arg = call.args[position]
-        if arg.keyword is None and not arg.star:
-            return arg
-    return None
-
-
-def single(statement: cst.CSTNode) -> cst.BaseSmallStatement | None:
-    """Return the small statement of a line that holds exactly one."""
-    if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
-        return statement.body[0]
-    return None
-
-
-def called(statement: cst.CSTNode) -> cst.Call | None:
-    """Return the call of a line that is nothing but a call."""
-    small = single(statement)
-    if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
-        return small.value
-    return None
-
-
-def body_of(node: cst.CSTNode) -> Sequence[cst.BaseStatement]:
-    """Return the statements of a function's, loop's or condition's indented block."""
-    block = getattr(node, "body", None)
-    if isinstance(block, cst.IndentedBlock | cst.Module):
-        return block.body
-    return ()
 
 
 class Source:
@@ -115,6 +93,11 @@ class Source:
         # A tree that was just parsed holds no node twice: nothing has to be copied.
         wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
         return wrapper.resolve(PositionProvider)
+
+    def import_lines(self, name: str) -> list[cst.CSTNode]:
+        """Return the import lines that give a name its meaning."""
+        lines = find_each(self.module, cst.Import, cst.ImportFrom)
+        return [line for line in lines if name in dict(_imported([line]))]
 
     # --- where things are
     def line(self, node: cst.CSTNode) -> int:
