@@ -144,7 +144,9 @@ def _feeds_training(view: JobView, caller: Place) -> bool | None:
 def statement_at(info: FunctionInfo, line: int | None) -> ast.stmt | None:
     """Return the innermost statement that begins at or spans the line."""
     best: ast.stmt | None = None
-    for node in info.own_statements if line is not None else ():
+    if line is None:
+        return None
+    for node in info.own_statements:
         end = node.end_lineno or node.lineno
         if isinstance(node, ast.For | ast.While | ast.If | ast.With):
             end = node.body[0].lineno - 1 if node.body[0].lineno > node.lineno else node.lineno
