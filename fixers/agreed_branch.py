@@ -12,14 +12,16 @@ which the others never call.
 Only some ranks reach the `if` itself, or the value was made equal on all ranks before.
 """
 
+import re
+
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.decisions import differs, free, score_of, together, works
 from eroica.fix.edits import Edits
-from eroica.fix.facts import ends_early
+from eroica.fix.facts import agreed_names, calls_here, definitions, ends_early
 from eroica.fix.moves import meets_all
-from eroica.fix.tree import Source, code
+from eroica.fix.tree import Source, code, find, names
 
 CODE = "DIV002"
 ANSWERS = frozenset(
@@ -29,8 +31,12 @@ ANSWERS = frozenset(
         "checkpoint_collective_on_one_rank",
         "collective_count_mismatch",
         "collective_order_mismatch",
+        "collective_shape_mismatch",
         "uneven_inputs",
     }
+)
+_RESIZING = re.compile(
+    r"\b(?:cat|concat|repeat|pad|tile|expand|resize_|new_zeros|Linear|Embedding)\("
 )
 LABEL = "review"
 FIXES = (
@@ -193,6 +199,47 @@ class Trainer:
         return loss.item()
 """,
     ),
+    Example(
+        category="collective_shape_mismatch",
+        before="""\
+import torch
+import torch.distributed as dist
+
+class Table:
+    def update(self, x):
+        total = torch.zeros_like(self.rows).index_add_(0, self.find(x), x)
+        dist.all_reduce(total)  # <-- here
+
+    def grow(self):
+        self.rows = torch.cat([self.rows, self.rows])
+
+class Run:
+    def extend(self, batch):
+        used = int((batch.usage > 1).sum())
+        if used > self.limit:
+            self.table.grow()
+""",
+        after="""\
+import torch
+import torch.distributed as dist
+
+class Table:
+    def update(self, x):
+        total = torch.zeros_like(self.rows).index_add_(0, self.find(x), x)
+        dist.all_reduce(total)
+
+    def grow(self):
+        self.rows = torch.cat([self.rows, self.rows])
+
+class Run:
+    def extend(self, batch):
+        used = int((batch.usage > 1).sum())
+        decision = torch.tensor(int(used > self.limit))
+        dist.all_reduce(decision, op=dist.ReduceOp.MAX)
+        if decision.item():
+            self.table.grow()
+""",
+    ),
 )
 KEEPS = (
     Example(
@@ -232,7 +279,10 @@ def fix(context: Context) -> FixerResult | None:
         if isinstance(source.parent(node), cst.If) or source.function_of(node) is None:
             continue
         score = score_of(context, source, node.test)
-        if score and _parts(context, source, node) and differs(context, source, node.test):
+        if _resizes(context, source, node):
+            # Sizes that differ have shown that ranks part here, whatever the source tells of it.
+            found.append((max(score, 0.7), source, node))
+        elif score and _parts(context, source, node) and differs(context, source, node.test):
             found.append((score, source, node))
     for score, source, node in sorted(found, key=lambda item: -item[0]):
         edits = Edits(source)
@@ -248,6 +298,31 @@ def fix(context: Context) -> FixerResult | None:
             score=0.95 * score,
         )
     return None
+
+
+def _resizes(context: Context, source: Source, node: cst.If) -> bool:
+    """Whether a block makes anew, in another size, what the collective of the cause is given."""
+    function = source.function_of(node)
+    if context.cause.category != "collective_shape_mismatch" or function is None:
+        return False
+    if names(node.test) & agreed_names(source, function):
+        return False
+    bodies: list[tuple[Source, cst.CSTNode]] = [(source, node.body)]
+    for call in calls_here(node.body):
+        bodies += [(s, f.body) for s, f in definitions(source, call, context.files)]
+    made = {
+        target.rpartition(".")[2]
+        for where, body in bodies
+        for target, value, _ in where.assignments(body)
+        if target.startswith("self.") and _RESIZING.search(code(value))
+    }
+    used = {
+        attribute.attr.value
+        for spot in context.spots
+        if spot.function is not None
+        for attribute in find(spot.function.body, cst.Attribute)
+    }
+    return bool(made & used)
 
 
 def _parts(context: Context, source: Source, node: cst.If) -> bool:
