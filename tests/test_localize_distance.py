@@ -48,6 +48,11 @@ def test_the_worked_example_one_of_eight():
     assert one.peers[0] == pytest.approx((0.1, 0.5, 0.5))
 
 
+def test_of_two_halves_that_differ_neither_is_abnormal():
+    """Each rank is far from exactly half of the sample: the floor has to be exceeded."""
+    assert found(block([0.5] * 4 + [0.1] * 4)) == []
+
+
 def test_equal_ranks_differ_from_nobody():
     assert found(block([0.3] * 50)) == []
 
@@ -249,6 +254,10 @@ def test_sends_of_a_pipeline_are_not_arrivals():
 def test_the_counterfactual_is_what_the_next_slowest_leaves():
     found_ = slowest(np.array([0.40, 0.38, 1.00, 0.41]))
     assert (found_.positions, found_.share) == ((2,), pytest.approx(0.59))
+    assert found_.excess == pytest.approx(0.60)
+    two = slowest(np.array([0.40, 0.38, 1.00, 0.90, 0.41]))
+    assert (two.positions, two.share) == ((2, 3), pytest.approx(0.49))
+    assert two.excess == pytest.approx(0.55)
     assert without(np.array([0.4, 1.0]), (1,), np.array([0.0, 0.7])) == pytest.approx(0.6)
 
 

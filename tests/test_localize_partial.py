@@ -14,7 +14,7 @@ from eroica.config import Parameters
 from eroica.localize import localize_slow
 from eroica.localize.counterfactual import slowest
 from eroica.localize.missing import absent_phrase
-from eroica.localize.ranking import rank_drafts
+from eroica.localize.ranking import EXPLAINS, rank_drafts
 from eroica.localize.rules.draft import Draft
 from eroica.localize.rules.flights import held_by_rank
 from eroica.localize.rules.phase import (
@@ -377,3 +377,33 @@ def test_what_a_library_frame_means_is_told_of_other_libraries_than_torch_too(fi
     path = f"/usr/lib/python3.11/site-packages/{file}"
     assert frame_zone(Place(name=name, file=path, line=1)) == zone
     assert frame_zone(Place(name=name, file=f"/home/u/{file}", line=1)) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "ranks", "share", "stands"),
+    [
+        ("dataloader", "all", 0.10, True),
+        ("dataloader", "all", 0.099, False),
+        ("dataloader", (1,), 0.05, True),
+        ("dataloader", (1,), 0.049, False),
+        ("baseline", "all", 0.05, True),
+        ("baseline", "all", 0.049, False),
+    ],
+)
+def test_a_cause_stands_from_its_floor_on(rule, ranks, share, stands):
+    one = draft(rule, share)
+    one.ranks = ranks
+    assert (rank_drafts([one], Parameters()) == [one]) is stands
+
+
+@pytest.mark.parametrize(("claims", "is_left"), [(0.2, True), (0.4, False), (0.41, False)])
+def test_a_vaguer_cause_gives_way_to_a_sharper_one_that_holds_two_fifths_of_it(claims, is_left):
+    sharp, vague = draft("gc", 0.2), draft("straggler", 1.0)
+    sharp.claims = claims
+    assert (vague in rank_drafts([sharp, vague], Parameters())) is is_left
+
+
+def test_no_two_causes_explain_each_other_away():
+    for rule, explained in EXPLAINS.items():
+        for other in explained:
+            assert rule not in EXPLAINS.get(other, ()), (rule, other)
