@@ -226,3 +226,35 @@ def test_redaction_of_a_record_knows_variables_by_their_setting():
     assert redact_all(record) == {
         "settings": [{"key": "env.DB_PASS", "value": "[secret]"}, {"text": "mail [mail]"}]
     }
+
+
+def test_thousands_of_hosts_are_hidden_in_a_moment():
+    names = Pseudonyms()
+    names.know_hosts(f"gpu-{n:05d}.cluster.example" for n in range(8000))
+    lines = [f"rank {n} on gpu-{n:05d}.cluster.example waits" for n in range(600)]
+    start = time.process_time()
+    hidden = names.hide("\n".join(lines))
+    assert time.process_time() - start < 0.7
+    assert "cluster" not in hidden and names.reveal(hidden) == "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("known", "text", "is_hidden"),
+    [
+        ("gpu-1", "on gpu-1.", True),
+        ("gpu-1", "x-gpu-1-y", True),
+        ("gpu-1", "gpu-12", False),
+        ("gpu-1", "mygpu-1", False),
+        ("gpu-1", "gpu-1_b", False),
+        ("/srv/job", "in /srv/job/t.py", True),
+        ("/srv/job", "x/srv/job", False),
+        ("...", "a ... b", True),
+        ("n1.a", "n1.a n1.a,n1.a", True),
+        ("gpu-1", "gpu-1", True),
+    ],
+)
+def test_a_known_text_is_hidden_where_it_stands_alone(known, text, is_hidden):
+    names = Pseudonyms()
+    names.know(known, "node")
+    assert (known not in names.hide(text)) is is_hidden
+    assert names.reveal(names.hide(text)) == text

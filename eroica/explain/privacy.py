@@ -29,6 +29,7 @@ Share = Literal["none", "names", "functions", "files"]
 SHARES: tuple[Share, ...] = ("none", "names", "functions", "files")
 
 _KINDS = ("secret", "user", "node", "ip", "mac", "mail", "home", "function", "file")
+_WORD = re.compile(r"[A-Za-z0-9_]+")
 _TOKEN = re.compile(rf"(?:{'|'.join(_KINDS)})-\d+")
 # Words too common in code and logs to be replaced where they stand alone.
 _COMMON = frozenset(
@@ -50,7 +51,8 @@ class Pseudonyms:
         self._by_pseudonym: dict[str, str] = {}
         self._counts: dict[str, int] = {}
         self._literals: dict[str, str] = {}
-        self._pattern: re.Pattern[str] | None = None
+        self._by_word: dict[str, list[tuple[int, str]]] = {}
+        """Known texts by one word of theirs, with the place of the word in the text."""
         self._hidden: dict[str, str] = {}
         self.replaced = 0
         """How many stretches of text ``hide`` replaced."""
@@ -96,7 +98,10 @@ class Pseudonyms:
         shortest = 2 if kind == "node" else 3
         if len(real) >= shortest and real.lower() not in _COMMON and real not in self._literals:
             self._literals[real] = kind
-            self._pattern = None
+            words = [(match[0], match.start()) for match in _WORD.finditer(real)] or [("", 0)]
+            # The rarest: of gpu-00001.cluster, gpu-00002.cluster ... the number tells them apart.
+            word, offset = min(words, key=lambda one: len(self._by_word.get(one[0], ())))
+            self._by_word.setdefault(word, []).append((offset, real))
             self._hidden.clear()
 
     def know_hosts(self, hosts: Iterable[str]) -> None:
@@ -187,14 +192,17 @@ class Pseudonyms:
                 self._counts[kind] = max(self._counts.get(kind, 0), int(number[:9]))
 
     def _known(self, text: str) -> Iterable[Sight]:
-        if not self._literals:
-            return
-        if self._pattern is None:
-            ordered = sorted(self._literals, key=len, reverse=True)
-            body = "|".join(re.escape(real) for real in ordered)
-            self._pattern = re.compile(rf"(?<![A-Za-z0-9_])(?:{body})(?![A-Za-z0-9_])")
-        for match in self._pattern.finditer(text):
-            yield Sight(*match.span(), self._literals[match.group()])
+        """Where known texts stand alone. Word by word: a job has thousands of hosts."""
+        for match in _WORD.finditer(text) if self._by_word else ():
+            for offset, real in self._by_word.get(match[0], ()):
+                start = match.start() - offset
+                end = start + len(real)
+                if start >= 0 and text.startswith(real, start) and _stands_alone(text, start, end):
+                    yield Sight(start, end, self._literals[real])
+        for _, real in self._by_word.get("", ()):
+            for match in re.finditer(re.escape(real), text):
+                if _stands_alone(text, *match.span()):
+                    yield Sight(*match.span(), self._literals[real])
 
     def _pseudonym(self, real: str, kind: str) -> str:
         if real in self._by_real:
@@ -220,6 +228,10 @@ class Pseudonyms:
                 self.know(place.file.rpartition("/")[2], "file")
                 for name in (place.name, place.name.rpartition(".")[2]):
                     self.know(name, "function")
+
+
+def _stands_alone(text: str, start: int, end: int) -> bool:
+    return not (_WORD.match(text, max(0, start - 1), start) or _WORD.match(text, end, end + 1))
 
 
 def redact(text: str) -> str:

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ _MAX_LINES = 120
 _CONTEXT = 12
 _MAX_USED_LINES = 60
 _GIT_SECONDS = 5.0
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Sources:
         self._recorded = recorded_root.rstrip("/") + "/" if recorded_root else ""
         self._files: dict[str, list[str] | None] = {}
         self._trees: dict[str, ast.Module | None] = {}
+        self._definitions: dict[str, list[Definition]] = {}
 
     def relative(self, file: str) -> str | None:
         """Return a file's path below the root, None where it lies outside or is not there."""
@@ -98,13 +101,21 @@ class Sources:
             self._trees[file] = _parse(self.lines(file) or [])
         return self._trees[file]
 
+    def _defined_in(self, file: str) -> "list[Definition]":
+        """Its functions and classes, in the order of ``ast.walk``."""
+        if file not in self._definitions:
+            tree = self._tree(file)
+            nodes = ast.walk(tree) if tree is not None else ()
+            self._definitions[file] = [node for node in nodes if isinstance(node, Definition)]
+        return self._definitions[file]
+
     def function(self, place: Place, about: str = "") -> Excerpt | None:
         """Return the function around a place, cut to the lines near it where it is long."""
         relative = self.relative(place.file or "")
         lines = self.lines(place.file or "") if relative else None
         if not lines or relative is None or not place.line or place.line > len(lines):
             return None
-        first, last = _enclosing(self._tree(relative), place.line, len(lines))
+        first, last = _enclosing(self._defined_in(relative), place.line, len(lines))
         if last - first + 1 > _MAX_LINES:
             first = max(first, place.line - _MAX_LINES // 2)
             last = min(last, first + _MAX_LINES - 1)
@@ -148,10 +159,9 @@ class Sources:
     def class_of(self, excerpt: Excerpt) -> list[Excerpt]:
         """Return the class a method stands in: whole where it is short, else how it is set up."""
         lines = self.lines(excerpt.file) or []
-        tree = self._tree(excerpt.file)
         around = [
             node
-            for node in (ast.walk(tree) if tree is not None else ())
+            for node in self._defined_in(excerpt.file)
             if isinstance(node, ast.ClassDef)
             and node.lineno < excerpt.first
             and excerpt.last <= (node.end_lineno or 0)
@@ -206,11 +216,11 @@ def _parse(lines: list[str]) -> ast.Module | None:
         return None
 
 
-def _enclosing(tree: ast.Module | None, line: int, num_lines: int) -> tuple[int, int]:
+def _enclosing(nodes: Sequence[Definition], line: int, num_lines: int) -> tuple[int, int]:
     """First and last line of the innermost function around a line, else the lines near it."""
     best: tuple[int, int] | None = None
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+    for node in nodes:
+        if not isinstance(node, ast.ClassDef):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             last = node.end_lineno or first
             if first <= line <= last and (best is None or first >= best[0]):
