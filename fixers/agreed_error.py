@@ -18,7 +18,7 @@ from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.decisions import device_of, free
 from eroica.fix.edits import Edits
 from eroica.fix.facts import backward_call, calls_here, collectives, definitions
-from eroica.fix.tree import Function, Source, body_of, code, dotted, find
+from eroica.fix.tree import Function, Source, code, dotted, find, main_block
 
 CODE = "EXC003"
 ANSWERS = frozenset(
@@ -144,7 +144,7 @@ def _kind(handler: cst.ExceptHandler) -> str:
 def _agree(
     context: Context, source: Source, function: Function, kind: str, home: Source, node: cst.Try
 ) -> FixerResult | None:
-    body = list(body_of(function))
+    body = list(main_block(function))
     at = next((i for i, s in enumerate(body) if _moves_weights(s)), 0)
     if at == 0 or backward_call(function.body) is None:
         return None

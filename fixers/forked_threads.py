@@ -17,7 +17,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.tree import body_of, code, find
+from eroica.fix.tree import body_of, code, find, is_docstring
 
 CODE = "FRK002"
 ANSWERS = frozenset({"fork_lock_deadlock", "thread_lock_deadlock", "blocked_io"})
@@ -99,7 +99,7 @@ def fix(context: Context) -> FixerResult | None:
                 continue
             edits = Edits(source)
             line = f"{edits.module('torch', body[0])}.set_num_threads(1)"
-            if isinstance(body[0], cst.SimpleStatementLine) and code(body[0])[:1] in "\"'":
+            if is_docstring(body[0]):
                 edits.after(body[0], line)
             else:
                 edits.before(body[0], line)

@@ -19,7 +19,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import collectives
-from eroica.fix.tree import code, dotted, find, names
+from eroica.fix.tree import Source, code, dotted, find, names
 
 CODE = "CNT001"
 ANSWERS = frozenset(
@@ -120,7 +120,7 @@ def fix(context: Context) -> FixerResult | None:
         table, has_items = _table(loop)
         if not table:
             continue
-        default = _default(context, table) or _plain_default(loop, table, has_items)
+        default = _default(context, table) or _plain_default(source, loop, table, has_items)
         if default is None:
             continue
         edits = Edits(source)
@@ -198,13 +198,14 @@ def _default(context: Context, table: str) -> str | None:
     return None
 
 
-def _plain_default(loop: cst.For, table: str, has_items: bool) -> str | None:
+def _plain_default(source: Source, loop: cst.For, table: str, has_items: bool) -> str | None:
     """A value that goes straight into a tensor is a number."""
     value = f"{table}[{code(loop.target)}]"
     if has_items and isinstance(loop.target, cst.Tuple):
         value = code(loop.target.elements[1].value)
     for call in find(loop.body, cst.Call):
-        if dotted(call.func) in ("torch.tensor", "torch.as_tensor") and call.args:
+        func = source.full_name(call.func)
+        if func in ("torch.tensor", "torch.as_tensor") and call.args:
             if names(call.args[0].value) and code(call.args[0].value) in (value, f"float({value})"):
                 return "0.0"
     return None

@@ -20,7 +20,7 @@ from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import definitions, ranked
 from eroica.fix.moves import hoist, in_groups, meets_all, shared_statements
-from eroica.fix.tree import Function, Source, body_of, code, dotted, find
+from eroica.fix.tree import Function, Source, body_of, code, dotted, find, is_docstring
 
 CODE = "COL004"
 ANSWERS = frozenset(
@@ -198,7 +198,7 @@ def _open_up(
     if lines is None:
         return None
     leads = {s for s in body if isinstance(s, cst.SimpleStatementLine)}
-    shared = shared_statements(
+    shared = {s for s in body[:1] if is_docstring(s)} | shared_statements(
         source, body, lambda s: s in leads and meets_all(source, s, context.files)
     )
     new: list[cst.BaseStatement] = [*edits.statements("\n".join(lines))] if lines else []
@@ -224,4 +224,4 @@ def _open_up(
 
 
 def _is_text(statements: list[cst.BaseStatement]) -> bool:
-    return len(statements) == 1 and code(statements[0]).startswith(('"', "'"))
+    return len(statements) == 1 and is_docstring(statements[0])

@@ -125,7 +125,7 @@ def fix(context: Context) -> FixerResult | None:
             rule = rf"([\w.]+)\[{number}, ?: ?(?:len\({row}\)|\w+)\] ?= .*"
             filled = re.fullmatch(rule, flat(statement), re.S)
             made = _made(source, loop, filled[1]) if filled is not None else None
-            if made is None or f"len({row})" not in code(loop.body):
+            if made is None or f"len({row})" not in flat(loop.body):
                 continue
             width = _width(made)
             assert width is not None

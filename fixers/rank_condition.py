@@ -18,7 +18,7 @@ from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import COLLECTIVES, collectives, is_barrier, short
 from eroica.fix.moves import Test, call_sites, callees, conditions, holds_collective, regroup
-from eroica.fix.tree import Function, Source, called, code
+from eroica.fix.tree import Function, Source, called, code, main_block
 
 CODE = "COL001"
 ANSWERS = frozenset(
@@ -214,7 +214,7 @@ def _through_call(
 
 def _plain_barriers(source: Source, function: Function) -> list[cst.CSTNode] | None:
     """The function's barrier lines, where these are its only collectives and take no group."""
-    lines = [s for s in function.body.body if (c := called(s)) and is_barrier(source, c)]
+    lines = [s for s in main_block(function) if (c := called(s)) and is_barrier(source, c)]
     if len(lines) != len(collectives(source, function.body)):
         return None
     if any(called(line).args for line in lines):  # type: ignore[union-attr]

@@ -27,7 +27,7 @@ from eroica.fix.facts import (
     step_loops,
     wrapped_models,
 )
-from eroica.fix.tree import Function, Source, called, code
+from eroica.fix.tree import Function, Source, called, code, main_block
 
 CODE = "DDP004"
 ANSWERS = frozenset({"redundant_gradient_sync", "excessive_small_collectives"})
@@ -121,7 +121,7 @@ def _exchanges(context: Context, source: Source, statement: cst.CSTNode) -> bool
     if call is None:
         return False
     for other, function in definitions(source, call, context.files):
-        loops = [s for s in function.body.body if isinstance(s, cst.For)]
+        loops = [s for s in main_block(function) if isinstance(s, cst.For)]
         if len(loops) == 1 and _is_exchange(other, loops[0]) and _only_that(function):
             return True
     return False

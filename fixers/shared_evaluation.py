@@ -172,6 +172,8 @@ def _loader(
 ) -> tuple[Source, cst.Call] | None:
     """The constructor of the DataLoader that the call passes for the function's loop."""
     params = [p.name.value for p in function.params.params]
+    if params[:1] == ["self"] and isinstance(call.func, cst.Attribute):
+        params = params[1:]
     over = {n for loop in find(function.body, cst.For) for n in names(loop.iter)}
     for number, param in enumerate(params):
         if param not in over:

@@ -21,7 +21,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.threads import in_threads
-from eroica.fix.tree import Source, body_of, called, code, dotted, find, walk
+from eroica.fix.tree import Source, body_of, called, code, dotted, find, main_block, walk
 
 CODE = "THR005"
 ANSWERS = frozenset(
@@ -195,11 +195,10 @@ def _is_signal(line: cst.CSTNode) -> bool:
 def _signal(context: Context) -> FixerResult | None:
     """The last line of a function that runs in a thread."""
     for source, function in context.every(cst.FunctionDef, 0.4):
-        body = list(body_of(function))
+        body = list(main_block(function))
         if function.name.value not in in_threads(source) or len(body) < 2:
             continue
-        first = 1 if isinstance(body[0], cst.SimpleStatementLine) and _is_text(body[0]) else 0
-        work = body[first:-1]
+        work = body[:-1]
         if not work or not _is_signal(body[-1]) or _is_in_order(work):
             continue
         edits = Edits(source)
@@ -230,11 +229,6 @@ def _worker(context: Context) -> FixerResult | None:
 
 def _is_in_order(work: Sequence[cst.CSTNode]) -> bool:
     return len(work) == 1 and isinstance(work[0], cst.Try)
-
-
-def _is_text(line: cst.SimpleStatementLine) -> bool:
-    small = line.body[0] if line.body else None
-    return isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString)
 
 
 def _wrap(

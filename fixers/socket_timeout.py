@@ -19,7 +19,17 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import definitions
-from eroica.fix.tree import Function, Source, Statement, code, dotted, find, names, pairs
+from eroica.fix.tree import (
+    Function,
+    Source,
+    Statement,
+    code,
+    dotted,
+    find,
+    is_docstring,
+    names,
+    pairs,
+)
 
 CODE = "IO001"
 ANSWERS = frozenset({"blocked_io", "polling_wait"})
@@ -185,7 +195,7 @@ def _retry(edits: Edits, source: Source, name: str, value: cst.Call, node: cst.C
     if connect is None or method is None:
         return False
     body = list(method.body.body)
-    start = 1 if _is_docstring(body[0]) else 0
+    start = 1 if is_docstring(body[0]) else 0
     block = edits.statements(
         f"""\
 for _ in range({ATTEMPTS}):
@@ -204,10 +214,6 @@ raise TimeoutError("no answer after {ATTEMPTS} attempts") from failure
     edits.replace(method.body, new)
     edits.also_at_top(value)
     return True
-
-
-def _is_docstring(statement: cst.CSTNode) -> bool:
-    return code(statement).startswith(('"', "'"))
 
 
 def _again(source: Source, init: Function, value: cst.Call) -> str | None:

@@ -19,7 +19,7 @@ from eroica.fix.edits import Edits
 from eroica.fix.facts import conjuncts, joined, ranked
 from eroica.fix.moves import call_sites
 from eroica.fix.steps import ratio_of
-from eroica.fix.tree import Function, Source, code, dotted, find, single
+from eroica.fix.tree import Function, Source, code, dotted, find, main_block, single
 
 CODE = "SER002"
 ANSWERS = frozenset({"serialized_on_rank0", "straggler_compute", "straggler_data_loading"})
@@ -106,7 +106,7 @@ def fix(context: Context) -> FixerResult | None:
             (a for a in home.ancestors(call) if isinstance(a, cst.If) and _is_on_rank(home, a)),
             None,
         )
-        loops = [n for n in function.body.body if isinstance(n, cst.For)] or [
+        loops = [n for n in main_block(function) if isinstance(n, cst.For)] or [
             loop for loop in find(function.body, cst.For) if not source.loops(loop)
         ]
         if guard is None or guard.orelse is not None or len(loops) != 1:

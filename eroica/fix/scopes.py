@@ -14,7 +14,7 @@ def name_for(source: Source, full: str, at: cst.CSTNode | None = None) -> tuple[
     ``def run(queue): ...`` hides the module of that name: it gets another one then.
     """
     taken = bound_names(source, at)
-    known = source.alias(full)
+    known = source.alias(full, at)
     if known is not None and known.partition(".")[0] not in taken:
         return known, ""
     name = _SHORT.get(full, full)

@@ -48,3 +48,20 @@ def body_of(node: cst.CSTNode) -> Sequence[cst.BaseStatement]:
     if isinstance(block, cst.IndentedBlock | cst.Module):
         return block.body
     return ()
+
+
+def is_docstring(statement: cst.CSTNode) -> bool:
+    small = single(statement)
+    return isinstance(small, cst.Expr) and isinstance(
+        small.value, cst.SimpleString | cst.ConcatenatedString
+    )
+
+
+def main_block(function: cst.FunctionDef) -> Sequence[cst.BaseStatement]:
+    """Return a function's statements: its docstring and a ``with`` around all of it left out."""
+    body = body_of(function)
+    while True:
+        body = body[1:] if body and is_docstring(body[0]) else body
+        if len(body) != 1 or not isinstance(body[0], cst.With):
+            return body
+        body = body_of(body[0])

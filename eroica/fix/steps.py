@@ -6,7 +6,7 @@ import libcst as cst
 
 from eroica.fix.context import Context
 from eroica.fix.facts import backward_call, calls_here, collectives, definitions
-from eroica.fix.tree import Function, Source, called, code, find
+from eroica.fix.tree import Function, Source, called, code, find, main_block
 
 # What changes gradients or weights belongs to every step, whatever it costs.
 _TRAINS = re.compile(
@@ -38,9 +38,14 @@ def is_training(context: Context, source: Source, statement: cst.BaseStatement) 
 
 def ratio_of(function: Function) -> tuple[cst.CSTNode, str, str] | None:
     """The last ``return a / b`` of a function that counts both in a loop over a loader."""
-    last = function.body.body[-1]
+    body = main_block(function)
+    last = body[-1] if body else None
     small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else None
-    if not isinstance(small, cst.Return) or not isinstance(small.value, cst.BinaryOperation):
+    if (
+        last is None
+        or not isinstance(small, cst.Return)
+        or not isinstance(small.value, cst.BinaryOperation)
+    ):
         return None
     value = small.value
     if not isinstance(value.operator, cst.Divide):

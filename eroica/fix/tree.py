@@ -9,7 +9,15 @@ import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 from eroica.fix.nodes import Listing, children, find, find_each, parent, walk
-from eroica.fix.statements import argument, assigned, body_of, called, single
+from eroica.fix.statements import (
+    argument,
+    assigned,
+    body_of,
+    called,
+    is_docstring,
+    main_block,
+    single,
+)
 from eroica.fix.suites import indent
 from eroica.fix.texts import bare, code, flat
 
@@ -23,6 +31,8 @@ __all__ = [  # under the name that fixers know
     "code",
     "find",
     "flat",
+    "is_docstring",
+    "main_block",
     "single",
     "walk",
 ]
@@ -207,15 +217,16 @@ class Source:
         """True where a module, or something from it, is imported anywhere in the file."""
         return any(f"{target}.".startswith(f"{full}.") for target in self.imports.values())
 
-    def alias(self, full: str) -> str | None:
+    def alias(self, full: str, at: cst.CSTNode | None = None) -> str | None:
         """Return how this file refers to a module or name, e.g. ``dist`` for torch.distributed.
 
-        What only a function imports is not known to the others, and does not count.
+        What only a function imports is not known to the others: it counts at a node behind it.
         """
+        known = self.top_imports | (self._imported_before(at) if at is not None else {})
         best = max(
             (
                 (len(target), name)
-                for name, target in self.top_imports.items()
+                for name, target in known.items()
                 if full == target or full.startswith(target + ".")
             ),
             default=None,
@@ -224,6 +235,12 @@ class Source:
             return None
         length, name = best
         return name + full[length:]
+
+    def _imported_before(self, at: cst.CSTNode) -> dict[str, str]:
+        """What the functions around a node import in lines before it."""
+        around = [a for a in self.ancestors(at) if isinstance(a, cst.FunctionDef)]
+        lines = [n for a in around for n in find_each(a, cst.Import, cst.ImportFrom)]
+        return dict(_imported(n for n in lines if self.line(n) < self.line(at)))
 
     def assignments(
         self, within: cst.CSTNode | None = None
