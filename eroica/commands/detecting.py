@@ -5,10 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from eroica.fix.rehearse import Detector
 from eroica.fix.watchdog import Watcher, run_bounded
+from eroica.incident import IncidentFolder
 from eroica.records import FAMILY, Cause, Incident
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ def newest_incident(root: Path) -> Incident | None:
     files = sorted(root.glob("*/incident.json"), key=lambda path: path.stat().st_mtime)
     if not files:
         return None
-    return msgspec.json.decode(files[-1].read_bytes(), type=Incident)
+    return IncidentFolder(files[-1].parent).read_incident()
 
 
 def still_said(first: Cause, seen: Incident) -> str:

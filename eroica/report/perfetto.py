@@ -24,6 +24,8 @@ MAX_EVENTS = 60_000
 _CAUSE_PID = 1_000_000
 _LANE = 1_000_000
 """What tells the further lines of a thread from all threads."""
+_MAX_LANES = 64
+"""Slices that overlap more than this many others are left out: nobody reads such a picture."""
 Event = dict[str, Any]
 
 
@@ -62,11 +64,16 @@ def nested(events: list[Event]) -> list[Event]:
     slices = [event for event in events if event["ph"] == "X"]
     slices.sort(key=lambda one: (one["pid"], one["tid"], one["ts"], -one["dur"]))
     lanes: dict[tuple[int, int], list[list[int]]] = {}
+    too_many: set[int] = set()
     for one in slices:
         begin, track = round(one["ts"] * 1e3), (one["pid"], one["tid"])
         end = begin + round(one["dur"] * 1e3)
         number = _lane(lanes.setdefault(track, []), begin, end)
+        if number >= _MAX_LANES:
+            too_many.add(id(one))
+            continue
         one["tid"] = 1 + one["tid"] + number * _LANE
+    events = [event for event in events if id(event) not in too_many]
     for event in events:
         if "tid" in event and event["ph"] != "X":
             event["tid"] += 1
@@ -86,8 +93,10 @@ def _lane(opened: list[list[int]], begin: int, end: int) -> int:
         if not ends or end <= ends[-1]:
             ends.append(end)
             return number
-    opened.append([end])
-    return len(opened) - 1
+    if len(opened) < _MAX_LANES:
+        opened.append([end])
+        return len(opened) - 1
+    return _MAX_LANES
 
 
 def chosen_ranks(incident: Incident) -> dict[int, str]:

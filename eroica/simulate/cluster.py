@@ -88,56 +88,15 @@ def plan(cluster: Cluster, *, num_functions: int | None = None) -> tuple[Planned
         _planned("collective", "all_gather", EXPOSED_TP, 0.72, 0.10, "tp", group="tp"),
         _planned("collective", "all_reduce", EXPOSED_DP, 0.82, 0.08, "dp", group="dp"),
         _planned("memory", "Memcpy HtoD (Pinned -> Device)", MEMORY, 0.62, 0.10, "memory"),
-        _planned(
-            "python",
-            "__getitem__",
-            LOADER,
-            0.3,
-            0.2,
-            "loader",
-            stack=LOADER_STACK,
-            file="project/corpus.py",
-            line=61,
-        ),
-        _planned(
-            "python",
-            "step",
-            OPTIMIZER,
-            0.9,
-            0.1,
-            "optimizer",
-            stack=TRAIN_STACK,
-            file="torch/optim/adamw.py",
-            line=220,
-        ),
-        _planned(
-            "python",
-            "forward",
-            PYTHON,
-            0.9,
-            0.1,
-            "python",
-            stack=TRAIN_STACK,
-            file="project/model.py",
-            line=88,
-        ),
+        _python("project/corpus.py:61", "__getitem__", LOADER, 0.3, 0.2, "loader", LOADER_STACK),
+        _python("torch/optim/adamw.py:220", "step", OPTIMIZER, 0.9, 0.1, "optimizer"),
+        _python("project/model.py:88", "forward", PYTHON, 0.9, 0.1, "python"),
         _planned("python", "Python GC", COLLECTOR, 0.95, 0.05, "gc", stack=TRAIN_STACK),
     ]
     small = max(0, (num_functions or 0) - len(planned))
-    planned += [
-        _planned(
-            "python",
-            f"helper_{i}",
-            0.0008 * (i % 7 + 1) / 7,
-            0.7,
-            0.2,
-            "python",
-            stack=TRAIN_STACK,
-            file=f"project/helpers_{i % 9}.py",
-            line=10 + i,
-        )
-        for i in range(small)
-    ]
+    for i in range(small):
+        place, share = f"project/helpers_{i % 9}.py:{10 + i}", 0.0008 * (i % 7 + 1) / 7
+        planned.append(_python(place, f"helper_{i}", share, 0.7, 0.2, "python"))
     return tuple(planned)
 
 
@@ -150,6 +109,20 @@ LOADER_STACK = (
     Place(name="__next__", file="torch/utils/data/dataloader.py", line=720),
     Place(name="main", file="project/train.py", line=115),
 )
+
+
+def _python(
+    place: str,
+    name: str,
+    beta: float,
+    mu: float,
+    sigma: float,
+    part: str,
+    stack: tuple[Place, ...] = TRAIN_STACK,
+) -> Planned:
+    """A Python function; ``place`` is ``file:line``."""
+    file, _, line = place.partition(":")
+    return _planned("python", name, beta, mu, sigma, part, stack=stack, file=file, line=int(line))
 
 
 def _planned(
