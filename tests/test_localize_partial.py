@@ -5,6 +5,7 @@ No rank is blamed for what was not seen, and no fact of another form ends a diag
 
 import gc
 import weakref
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -30,6 +31,7 @@ from eroica.localize.rules.view import build_view
 from eroica.localize.rules.zones import frame_zone
 from eroica.localize.source import Project
 from eroica.records import Finding, LogEvent, Place, Setting
+from tests.make_patterns import make_patterns
 from tests.make_slow import Program, flight, job, samples, setting, steps
 
 SOURCE = """
@@ -407,3 +409,41 @@ def test_no_two_causes_explain_each_other_away():
     for rule, explained in EXPLAINS.items():
         for other in explained:
             assert rule not in EXPLAINS.get(other, ()), (rule, other)
+
+
+# --- who holds the others ---------------------------------------------------------------------
+
+
+def test_whoever_arrives_last_is_late_whatever_its_own_work_looks_like():
+    """Patterns say rank 2, the arrivals of the same window say rank 1: nobody is blamed."""
+    patterns = list(make_patterns(4, {2}, collectives=20))
+    assert localize_slow(patterns).causes[0].ranks == (2,)
+    one, two = patterns[1], patterns[2]
+    patterns[1] = replace(one, arrivals=two.arrivals)
+    patterns[2] = replace(two, arrivals=one.arrivals)
+    causes = localize_slow(patterns).causes
+    assert all(c.ranks == "all" or 2 not in c.ranks for c in causes)
+
+
+def schedule(cpu, waiting):
+    return (Setting(key="cpu.schedule", value={"on_cpu_ns": cpu, "waiting_ns": waiting}),)
+
+
+@pytest.mark.parametrize(("waiting", "is_cause"), [(0, True), (30, False)])
+def test_a_rank_that_only_waits_longer_for_a_core_does_not_work_more(program, waiting, is_cause):
+    slow = rank(program, busy=150, wait=0, settings=schedule(20, waiting))
+    fast = rank(program, busy=50, wait=100, settings=schedule(50, 0))
+    causes = diagnose(program, fast, slow, fast, fast).causes
+    assert ((1,) in [c.ranks for c in causes]) is is_cause
+
+
+@pytest.mark.parametrize(("busy", "is_cause"), [(60, True), (35, False)])
+def test_who_waits_more_than_it_works_holds_nobody_without_the_recorders_word(
+    program, busy, is_cause
+):
+    """``plain`` work that only rank 1 does; of its own time it works a half, or a third."""
+    row = (busy, busy, "main:p1")
+    slow = rank(program, row, busy=0, wait=120 - busy)
+    fast = rank(program, busy=0, wait=120)
+    causes = diagnose(program, fast, slow, fast, fast).causes
+    assert ((1,) in [c.ranks for c in causes]) is is_cause
