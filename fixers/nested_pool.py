@@ -17,7 +17,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.tree import Function, Source, code, dotted, find
+from eroica.fix.tree import Function, Source, assigned, code, dotted, find
 
 CODE = "THR008"
 ANSWERS = frozenset({"thread_lock_deadlock", "blocked_io", "polling_wait"})
@@ -175,17 +175,14 @@ def _is_task_of(source: Source, function: Function, pool: str) -> bool:
 def _made(source: Source, pool: str) -> cst.SimpleStatementLine | None:
     """The statement that binds the pool to a new one."""
     for line in find(source.module, cst.SimpleStatementLine):
-        small = line.body[0]
-        if (
-            isinstance(small, cst.Assign)
-            and isinstance(small.value, cst.Call)
-            and dotted(small.targets[0].target) == pool
-            and _POOLS.fullmatch(dotted(small.value.func).rpartition(".")[2])
-        ):
+        made = assigned(line)
+        if made is None or dotted(made[0]) != pool or not isinstance(made[1], cst.Call):
+            continue
+        if _POOLS.fullmatch(dotted(made[1].func).rpartition(".")[2]):
             return line
     return None
 
 
 def _made_by(line: cst.SimpleStatementLine) -> str:
-    small = line.body[0]
-    return code(small.value) if isinstance(small, cst.Assign) else ""
+    made = assigned(line)
+    return code(made[1]) if made is not None else ""

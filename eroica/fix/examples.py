@@ -25,10 +25,11 @@ def source_of(example: Example) -> tuple[str, list[int]]:
 def context_of(fixer: Fixer, example: Example, text: str | None = None) -> Context:
     """Return the context a fixer is given for an example (or for another text of its file)."""
     own, lines = source_of(example)
-    source = Source(FILE, own if text is None else text)
+    marked = Source(FILE, own)
+    source = marked if text is None else Source(FILE, text)
     spots = []
     for line in lines:
-        function = Source(FILE, own).function_at(line)
+        function = marked.function_at(line)
         name = function.name.value if function is not None else "<module>"
         spots.append(make_spot(source, name, line))
     category = example.category or min(fixer.ANSWERS)

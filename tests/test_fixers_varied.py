@@ -1,0 +1,219 @@
+"""Programs that nobody has seen: every fixer's examples in other words, layouts and imports."""
+
+import pytest
+from make_variations import VARIATIONS
+
+from eroica.fix.context import Example
+from eroica.fix.diff import file_edit
+from eroica.fix.examples import FILE, context_of, outcome, source_of
+from eroica.fix.gates import check
+from eroica.fix.registry import find_fixer, load_fixers
+
+FIXERS = load_fixers()
+VARIED = [
+    pytest.param(fixer, example, text, id=f"{code}-{number}-{how}")
+    for code, fixer in FIXERS.items()
+    for number, example in enumerate(fixer.FIXES, 1)
+    for how, varied in VARIATIONS.items()
+    if (text := varied(example.before)) != example.before
+]
+
+
+@pytest.mark.parametrize(("fixer", "example", "text"), VARIED)
+def test_an_example_in_other_words_gets_a_sound_patch_too(fixer, example, text):
+    varied = Example(
+        before=text, category=example.category, settings=example.settings, symptom=example.symptom
+    )
+    before, marked = source_of(varied)
+    assert marked, "the variation lost the mark"
+    if "\t" in text:  # tabs and Windows line ends come together
+        before = before.replace("\n", "\r\n")
+    made = outcome(fixer, varied, text=before)
+    assert made is not None
+    assert [gate for gate in check([file_edit(FILE, before, made)]) if not gate.passed] == []
+    assert ("\r\n" in made) is ("\r\n" in before)
+
+
+def patched(code, text, category, symptom="slow"):
+    """What a fixer makes of a program; None where it offers nothing."""
+    return outcome(find_fixer(code), Example(before=text, category=category, symptom=symptom))
+
+
+def test_a_queue_called_queue_does_not_hide_the_module_of_that_name():
+    text = """\
+def run(queue, sink):
+    while True:
+        if queue.empty():  # <-- here
+            continue
+        sink(queue.get())
+        item = queue.get()
+"""
+    text = text.replace("        sink(queue.get())\n", "")
+    made = patched("POL001", text, "polling_wait")
+    assert "import queue as queue_module" in made
+    assert "except queue_module.Empty:" in made
+
+
+NCCL = """\
+import torch
+import torch.distributed as dist
+
+def main():
+    dist.init_process_group("nccl")
+
+def train(model, batches):
+    for x in batches:  # <-- here
+        loss = model(x)
+        loss.backward()
+        dist.all_reduce(loss)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        (NCCL, 'while_all_have(batches, device="cuda")'),
+        (
+            NCCL + "\nCUDA = torch.cuda.is_available()\n",
+            'while_all_have(batches, device="cuda" if torch.cuda.is_available() else "cpu")',
+        ),
+        (NCCL.replace("nccl", "gloo"), "while_all_have(batches)"),
+    ],
+)
+def test_what_is_reduced_lies_where_the_jobs_collectives_take_it(text, device):
+    assert f"for x in {device}:" in patched("UNE001", text, "uneven_inputs")
+
+
+def test_a_shuffle_given_by_position_is_switched_off_beside_the_sampler():
+    text = """\
+from torch.utils.data import DataLoader
+
+def build(ds):
+    return DataLoader(ds, 8, True)  # <-- here
+"""
+    made = patched("SMP002", text, "sampler_misconfiguration")
+    assert "DataLoader(ds, 8, False, sampler=sampler)" in made
+
+
+def test_the_epoch_is_told_to_a_sampler_that_another_function_made():
+    text = """\
+from torch.utils.data import DataLoader
+
+class Trainer:
+    def __init__(self, ds):
+        self.loader = DataLoader(ds, batch_size=8, shuffle=True)  # <-- here
+
+    def fit(self, epochs):
+        for epoch in range(epochs):
+            for x in self.loader:
+                step(x)
+"""
+    made = patched("SMP002", text, "sampler_misconfiguration")
+    assert "            self.loader.sampler.set_epoch(epoch)\n            for x in" in made
+
+
+def test_a_lock_of_a_class_is_not_renewed_as_if_it_were_the_modules():
+    text = """\
+import threading
+
+class Log:
+    lock = threading.Lock()
+
+    def write(self, text):
+        with self.lock:  # <-- here
+            print(text)
+"""
+    assert patched("FRK001", text, "fork_lock_deadlock") is None
+
+
+def test_send_and_receive_keep_their_group_and_their_tensors():
+    text = """\
+import torch.distributed as dist
+
+def exchange(out, inp, peer, ring):
+    dist.send(dst=peer, tensor=out, group=ring)  # <-- here
+    dist.recv(inp, src=peer, group=ring, tag=3)
+"""
+    made = patched("P2P001", text, "collective_order_mismatch")
+    assert "dist.P2POp(dist.isend, out, peer, group=ring)," in made
+    assert "dist.P2POp(dist.irecv, inp, peer, group=ring, tag=3)," in made
+
+
+@pytest.mark.parametrize(
+    ("call", "made"),
+    [
+        ("urllib.request.urlopen(url, None, 5)", None),
+        ("urllib.request.urlopen(url)", "urllib.request.urlopen(url, timeout=60)"),
+        ("requests.get(url, timeout=None)", "requests.get(url, timeout=60)"),
+        ("requests.get(url, **options)", None),
+        ("httpx.get(url)", None),  # waits five seconds by itself
+        ("psycopg2.connect(url)", "psycopg2.connect(url, connect_timeout=60)"),
+    ],
+)
+def test_a_limit_is_named_as_the_call_names_it_and_given_once(call, made):
+    text = f"import httpx, psycopg2, requests, urllib.request\n\ndef f(url, options):\n    {call}"
+    result = patched("IO002", f"{text}  # <-- here\n", "blocked_io")
+    assert (result is None) if made is None else (f"    {made}\n" in result)
+
+
+def test_names_in_use_are_not_given_to_new_lists():
+    text = """\
+import torch
+import torch.distributed as dist
+
+def average(model, parts, flat):
+    for p in model.parameters():
+        dist.all_reduce(p.grad)  # <-- here
+    return parts, flat
+"""
+    made = patched("COM001", text, "excessive_small_collectives")
+    assert "parts_ = [p.grad for p in model.parameters()]" in made
+    assert "dist.all_reduce(flat_)" in made
+
+
+def test_a_loop_that_counts_by_hand_and_asks_with_not_has_an_interval():
+    text = """\
+import torch
+
+def train(model, data, rank):
+    done = 0
+    for x in data:
+        model(x).backward()
+        done += 1
+        if rank == 0 and not done % 5:
+            torch.save(model.state_dict(), "last.pt")  # <-- here
+"""
+    assert "not done % 50:" in patched("CKP002", text, "checkpoint_overhead")
+
+
+def test_a_file_read_by_a_path_of_several_parts_is_parsed_once():
+    text = """\
+import os
+
+class Words:
+    def __getitem__(self, i):
+        words = open(os.path.join(self.root, "words"), encoding="utf-8").read().split()  # <-- here
+        return words[i]
+"""
+    made = patched("DAT006", text, "dataloader_bottleneck")
+    assert 'return open(path, encoding="utf-8").read().split()' in made
+    assert 'words = parsed_once(os.path.join(self.root, "words"))' in made
+
+
+def test_what_is_moved_keeps_its_comment():
+    text = """\
+import os
+import torch.distributed as dist
+
+def load(path):
+    if not os.path.exists(path):
+        build(path)
+        dist.barrier()  # all wait  # <-- here
+"""
+    made = patched("COL003", text, "rank_conditional_collective")
+    assert made.endswith("        build(path)\n    dist.barrier()  # all wait\n")
+
+
+def test_the_context_of_an_example_knows_its_lines():
+    fixer = FIXERS["COL001"]
+    assert context_of(fixer, fixer.FIXES[0]).spots[0].line == 5
