@@ -158,3 +158,18 @@ def test_the_thread_that_trains_is_the_one_in_backward_or_an_optimizer(stacks, e
         [SampledStack(frames=(frame,), count=count, thread=name) for name, frame, count in stacks]
     )
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        ("/x/site-packages/torch/cuda/streams.py", "collective"),
+        ("/home/u/pytorch/jobs/train.py", "python"),
+        ("/home/u/train.py", "python"),
+    ],
+)
+def test_a_wait_is_torchs_only_inside_torch(file, kind):
+    wait = Place(name="wait", file=file, line=1)
+    one = SampledStack(frames=(wait,), count=10, thread="MainThread")
+    samples = Samples(start_ns=0, end_ns=10, num_samples=10, stacks=(one,))
+    assert [f.kind for f in summarize_samples(samples, rank=0).functions] == [kind]

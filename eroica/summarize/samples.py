@@ -21,6 +21,7 @@ from eroica.summarize.names import function_id, strip_addresses
 _DISTRIBUTED = re.compile(
     r"torch/distributed/(?:distributed_c10d|_functional_collectives|c10d_logger)\.py$"
 )
+_TORCH = re.compile(r"(?:^|/)torch/")
 _WAIT_FRAME = re.compile(r"^(?:wait|wait_tensor|_wait|synchronize)$")
 _ENGINE = re.compile(r"^_engine_run_backward$|\brun_backward\b")
 _COLLECTIVE = re.compile(
@@ -154,9 +155,10 @@ def _kind(frames: tuple[Place, ...], *, is_idle: bool) -> FunctionKind:
             return "collective"
         if _ENGINE.search(frame.name) and is_idle and depth <= 1:
             return "collective"
-        if depth == 0 and _WAIT_FRAME.match(frame.name) and "torch/" in file and is_idle:
+        in_torch = bool(_TORCH.search(file))
+        if depth == 0 and _WAIT_FRAME.match(frame.name) and in_torch and is_idle:
             return "collective"
-        if not file.startswith("<") and "torch/" not in file and "python3" not in file:
+        if not file.startswith("<") and not in_torch and "python3" not in file:
             break
     return "python"
 
