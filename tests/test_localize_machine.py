@@ -185,6 +185,12 @@ def test_a_host_whose_tasks_stall_for_memory_is_named_with_its_ranks():
     assert any("come back from swap" in line for line in cause.why)
 
 
+def test_of_pressure_on_two_hosts_the_worse_one_costs_what_it_is_beyond_the_other():
+    told = {0: {"pressure.memory": use(0.14)}, 1: {"pressure.memory": use(0.30)}}
+    cause = localize_slow(patterns(), evidence=evidence(hosts=told)).causes[0]
+    assert (cause.ranks, cause.share) == ((2, 3), pytest.approx(0.16))
+
+
 def test_pressure_everywhere_is_a_cause_of_all_ranks():
     told = {"pressure.memory": use(0.2)}
     cause = localize_slow(patterns(), evidence=evidence(hosts={0: told, 1: told})).causes[0]
