@@ -7,7 +7,9 @@ import libcst as cst
 import pytest
 
 from eroica.fix import nodes
+from eroica.fix.diff import file_edit
 from eroica.fix.edits import Edits
+from eroica.fix.gates import check
 from eroica.fix.nodes import children, find, parent, walk
 from eroica.fix.tree import Source, body_of, code
 
@@ -140,3 +142,16 @@ def test_a_module_is_called_by_a_name_that_means_it_there(text, full, name, new)
     assert [line for line in edits.text().splitlines(keepends=True) if line not in text] == (
         [new] if new and new not in text else []
     )
+
+
+def test_a_byte_order_mark_stays_where_it_is():
+    text = "\ufeffimport torch\n\ndef f(x):\n    return x\n"
+    source = Source("a.py", text)
+    edits = Edits(source)
+    assert edits.text() == text
+    edits.add_import("import gc")
+    edits.replace_text(next(find(source.module, cst.Return)).value, "x + gc.isenabled()")
+    made = edits.text()
+    assert made == "\ufeffimport gc\nimport torch\n\ndef f(x):\n    return x + gc.isenabled()\n"
+    gates = {gate.name: gate for gate in check([file_edit("a.py", text, made)])}
+    assert gates["compiles"].passed and gates["names"].passed

@@ -57,3 +57,62 @@ def test_a_patch_has_at_most_so_many_lines_and_not_one_more():
     assert not gate("size", "".join([*lines, "y = 1\n"]), "").passed
     assert gate("size", "", "".join(lines)).passed
     assert not gate("size", "", "".join([*lines, "y = 1\n"])).passed
+
+
+ALIASED = """\
+import torch as th
+import torch.distributed as td
+from torch import distributed as tdist
+from torch.distributed import all_reduce, barrier as wait_for_all
+
+
+def run(rank, x):
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "td.barrier()",
+        "tdist.all_reduce(x)",
+        "th.distributed.broadcast(x, 0)",
+        "all_reduce(x)",
+        "wait_for_all()",
+    ],
+)
+def test_a_collective_is_seen_under_any_name_it_was_imported_by(call):
+    before = ALIASED + "    pass\n"
+    found = gate("collectives", ALIASED + f"    if rank == 0:\n        {call}\n", before)
+    assert not found.passed
+    assert gate("collectives", ALIASED + f"    {call}\n", before).passed
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "y = dist.all_reduce(model) if rank == 0 else None",
+        "rank == 0 and dist.barrier()",
+        "y = [rank == 0 and dist.barrier()]",
+        "match rank:\n            case 0:\n                dist.barrier()",
+        "match model:\n            case _ if rank == 0:\n                dist.barrier()",
+    ],
+)
+def test_a_collective_is_guarded_by_every_form_of_a_condition_on_the_rank(line):
+    assert not gate("collectives", HEAD + f"        {line}\n").passed
+
+
+@pytest.mark.parametrize(
+    "line", ["y = 1 if dist.all_reduce(model) else 2", "dist.barrier() or rank == 0"]
+)
+def test_what_is_asked_first_is_reached_by_all(line):
+    assert gate("collectives", HEAD + f"        {line}\n").passed
+
+
+def test_a_file_that_the_patch_leaves_alone_is_read_where_its_calls_come_to_lead_to_a_collective():
+    other = "from train import note\n\ndef go(rank):\n    if rank == 0:\n        note()\n"
+    before = "import torch.distributed as dist\n\ndef note():\n    pass\n"
+    after = before.replace("pass", "dist.barrier()")
+    edits = [file_edit("train.py", before, after)]
+    found = next(g for g in check(edits, sources={"main.py": other}) if g.name == "collectives")
+    assert not found.passed
+    assert found.reason.startswith("main.py:5 note() would depend on the rank")

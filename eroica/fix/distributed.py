@@ -34,7 +34,7 @@ _NO_CALLS = Calls({}, frozenset())
 
 def parsed(text: str) -> ast.Module | None:
     try:
-        return ast.parse(text)
+        return ast.parse(text.removeprefix("\ufeff"))
     except (SyntaxError, ValueError, RecursionError):
         return None
 

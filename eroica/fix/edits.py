@@ -214,7 +214,7 @@ class Edits:
         module = with_imports(module, self._imports)
         for helper in self._helpers:
             module = with_helper(module, self.statements(helper))
-        return module.code
+        return self.source.mark + module.code
 
 
 def with_argument(

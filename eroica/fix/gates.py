@@ -110,7 +110,7 @@ def _broken(edits: Sequence[FileEdit]) -> str:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                compile(edit.after, edit.path, "exec", dont_inherit=True)
+                compile(edit.after.removeprefix("\ufeff"), edit.path, "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
             return f"{edit.path} does not compile: {error}"
     return ""
@@ -118,6 +118,7 @@ def _broken(edits: Sequence[FileEdit]) -> str:
 
 def undefined_names(text: str) -> set[str]:
     """Return the global names a module reads and never binds; empty where it does not parse."""
+    text = text.removeprefix("\ufeff")
     try:
         tree = ast.parse(text)
         top = symtable.symtable(text, "module", "exec")

@@ -179,7 +179,7 @@ def _function(text: str, edit: Edit) -> str:
     new = textwrap.dedent(edit.text)
     try:
         made = ast.parse(new).body
-        have = ast.parse(text)
+        have = ast.parse(text.removeprefix("\ufeff"))
     except SyntaxError as error:
         raise NoMatch(f"the function does not parse: {error}") from error
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

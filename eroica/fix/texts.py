@@ -55,3 +55,20 @@ def flat(node: cst.CSTNode) -> str:
         return text
     text = re.sub(r"\s+", " ", text)
     return re.sub(r",? ([)\]}])", r"\1", re.sub(r"([(\[{]) ", r"\1", text))
+
+
+def dotted(node: cst.CSTNode | None) -> str:
+    """Return ``a.b.c`` for names and attributes of names, else an empty string."""
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute):
+        base = dotted(node.value)
+        return f"{base}.{node.attr.value}" if base else ""
+    return ""
+
+
+def last_name(node: cst.CSTNode) -> str:
+    """Return the last part of what a call calls, of any expression before it."""
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""

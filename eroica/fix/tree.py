@@ -19,7 +19,7 @@ from eroica.fix.statements import (
     single,
 )
 from eroica.fix.suites import indent
-from eroica.fix.texts import bare, code, flat
+from eroica.fix.texts import bare, code, dotted, flat, last_name
 
 __all__ = [  # under the name that fixers know
     "argument",
@@ -29,9 +29,11 @@ __all__ = [  # under the name that fixers know
     "called",
     "children",
     "code",
+    "dotted",
     "find",
     "flat",
     "is_docstring",
+    "last_name",
     "main_block",
     "single",
     "walk",
@@ -41,22 +43,7 @@ Loop = cst.For | cst.While
 Assignment = tuple[str, cst.BaseExpression, cst.Assign | cst.AnnAssign]
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
-
-def dotted(node: cst.CSTNode | None) -> str:
-    """Return ``a.b.c`` for names and attributes of names, else an empty string."""
-    if isinstance(node, cst.Name):
-        return node.value
-    if isinstance(node, cst.Attribute):
-        base = dotted(node.value)
-        return f"{base}.{node.attr.value}" if base else ""
-    return ""
-
-
-def last_name(node: cst.CSTNode) -> str:
-    """Return the last part of what a call calls, of any expression before it."""
-    if isinstance(node, cst.Attribute):
-        return node.attr.value
-    return node.value if isinstance(node, cst.Name) else ""
+BYTE_ORDER_MARK = "\ufeff"
 
 
 def names(node: cst.CSTNode) -> set[str]:
@@ -69,7 +56,9 @@ class Source:
 
     def __init__(self, path: str, text: str) -> None:
         self.path, self.text = path, text
-        self.module = cst.parse_module(text)
+        self.mark = BYTE_ORDER_MARK if text.startswith(BYTE_ORDER_MARK) else ""
+        """What some editors put before the text of a file; it is no part of the tree."""
+        self.module = cst.parse_module(text.removeprefix(BYTE_ORDER_MARK))
         self.suites: dict[int, cst.SimpleStatementSuite] = {}
         """The blocks on one line, by the ``id`` of the indented ones that stand for them."""
         listing = Listing(self.module)
