@@ -10,7 +10,8 @@ from make_timeline import betas, make_timeline
 
 from eroica.summarize import summarize
 from eroica.summarize.classify import LANE_NONE, NUM_LANES, NUM_LEVELS, classify
-from eroica.summarize.critical_path import find_critical_path, order_events
+from eroica.summarize.critical_path import find_critical_path, order_events, select_events
+from eroica.summarize.fold import fold
 
 MS = 1_000_000
 
@@ -270,3 +271,18 @@ def test_shares_add_up_to_the_window_whatever_the_events(timeline):
     assert -1e-6 <= float(patterns.beta_F.sum()) <= 1 + 1e-6
     loader = patterns.breakdown["idle"] + patterns.breakdown["data"]
     assert float(patterns.beta_F.sum()) >= 1 - loader - 1e-6
+
+
+def test_an_event_that_only_touches_the_window_is_not_in_it():
+    start = np.array([0, 5, 10, 15, 20, 10], np.int64)
+    duration = np.array([10, 10, 10, 5, 10, 10], np.int64)
+    lane = np.array([0, 0, 0, 0, 0, LANE_NONE], np.int8)
+    assert select_events(lane, start, duration, 10, 20).tolist() == [1, 2, 3]
+
+
+def test_a_function_of_exactly_the_limit_stands_alone():
+    critical = np.array([1000, 999, 0], np.int64)
+    none, alone = np.zeros(3, bool), np.full(3, -1)
+    folding = fold(critical, critical, alone, none, none, none, 1_000_000, 0.001)
+    assert folding.kept.tolist() == [0]
+    assert folding.target_F.tolist() == [0, 1, 1]
