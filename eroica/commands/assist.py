@@ -84,6 +84,7 @@ def mcp(
     if http is None:
         server.run()
     else:
+        output.note("every user of this machine can ask this port; without --http only you can")
         server.run("streamable-http", host="127.0.0.1", port=http)
     return 0
 
