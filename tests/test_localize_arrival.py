@@ -122,3 +122,8 @@ def test_relief_ends_where_the_next_slowest_rank_begins():
     assert without(work, (2,), np.array([0.0, 0.0, 0.2])) == pytest.approx(0.2)
     assert without(work, (0,), np.array([0.4, 0.0, 0.0])) == 0.0
     assert without(np.zeros(3), (0,), np.ones(3)) == 0.0
+
+
+def test_the_last_rank_holds_the_others_only_since_the_one_before_it_came():
+    (late,) = late_ranks(arrival_table(job(arrived((A, 90)), arrived((A, 40)), arrived((A, 10)))))
+    assert (late.rank, late.held_ns) == (2, 30)
