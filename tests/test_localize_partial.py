@@ -30,7 +30,7 @@ from eroica.localize.rules.told import is_well_formed
 from eroica.localize.rules.view import build_view
 from eroica.localize.rules.zones import frame_zone
 from eroica.localize.source import Project
-from eroica.records import Finding, LogEvent, Place, Setting
+from eroica.records import Finding, FlightRecord, LogEvent, Place, Setting
 from tests.make_patterns import make_patterns
 from tests.make_slow import Program, flight, job, samples, setting, steps
 
@@ -447,3 +447,27 @@ def test_who_waits_more_than_it_works_holds_nobody_without_the_recorders_word(
     fast = rank(program, busy=0, wait=120)
     causes = diagnose(program, fast, slow, fast, fast).causes
     assert ((1,) in [c.ranks for c in causes]) is is_cause
+
+
+@pytest.mark.parametrize("has_groups", [True, False])
+def test_ranks_that_hold_one_model_together_read_the_same_part_by_right(program, has_groups):
+    """Four ranks, the model over two of them each: two replicas are no mistake."""
+    groups = {"0": (0, 1, 2, 3), "dp_0": (0, 2), "dp_1": (1, 3)} if has_groups else {}
+    told = {"sampler": "DistributedSampler", "dataset_len": 100, "num_replicas": 2}
+    ranks = [
+        rank(
+            program,
+            settings=(
+                setting(program, "dataloader", told | {"sampler_rank": r // 2}, "main:next"),
+            ),
+            flight=FlightRecord(rank=r, version="2.10", groups=groups),
+        )
+        for r in range(4)
+    ]
+    causes = diagnose(program, *ranks).causes
+    assert ("sampler_misconfiguration" in {c.category for c in causes}) is not has_groups
+
+
+def test_a_loader_of_odd_names_is_left_out(program):
+    fact = Setting(key="dataloader", value={"sampler": ["RandomSampler"], "dataset_len": 3})
+    assert not is_well_formed(fact)

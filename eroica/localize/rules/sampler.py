@@ -116,6 +116,8 @@ def _wrong_replicas(view: JobView, place: Place, values: list[dict[str, object]]
     replicas = {v.get("num_replicas") for v in values} - {None}
     positions = [v.get("sampler_rank") for v in values if v.get("sampler_rank") is not None]
     expected = view.world_size
+    if replicas & _group_sizes(view):
+        return None  # ranks that hold one model together read the same part by right
     if len(replicas) == 1 and next(iter(replicas)) not in (expected, None):
         what = f"the sampler splits the data for {next(iter(replicas))} ranks, not {expected}"
     elif len(positions) > 1 and len(set(positions)) < len(positions):
@@ -126,6 +128,14 @@ def _wrong_replicas(view: JobView, place: Place, values: list[dict[str, object]]
     draft.summary = f"{what}, at {where(place, view)}"
     draft.why = [what[0].upper() + what[1:] + "."]
     return draft
+
+
+def _group_sizes(view: JobView) -> set[object]:
+    """Numbers of members of the job's process groups that not all ranks are in."""
+    known = [p.groups for p in view.patterns]
+    known += [one.flight.groups for one in view.by_rank.values() if one.flight is not None]
+    sizes = {len(members) for groups in known for members in groups.values()}
+    return {size for size in sizes if 1 < size < view.world_size}
 
 
 def _unsharded(view: JobView, place: Place, value: dict[str, object]) -> Draft:

@@ -27,6 +27,7 @@ _OPTIONAL: dict[str, tuple[str, ...]] = {
     ),
     "ddp": ("num_parameters", "bucket_cap_mb"),
 }
+_TEXTS: dict[str, tuple[str, ...]] = {"dataloader": ("sampler", "batch_sampler", "dataset")}
 """As ``collect/hook/facts.py`` documents them."""
 
 
@@ -61,6 +62,8 @@ def is_well_formed(setting: Setting) -> bool:
     if not isinstance(value, dict) or not all(_is_number(value.get(name)) for name in required):
         return False
     if not all(value.get(name) is None or _is_number(value[name]) for name in optional):
+        return False
+    if not all(isinstance(value.get(n), str | None) for n in _TEXTS.get(setting.key, ())):
         return False
     rows = value.get("by_function") or []
     return isinstance(rows, list) and all(
