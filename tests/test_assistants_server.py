@@ -3,10 +3,12 @@
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from make_assistant import BAD, GOOD, SCRIPT, command, make_project
 
 from eroica import incident as incidents
+from eroica.records import Patch, Rehearsal
 
 mcp = pytest.importorskip("mcp", reason="the MCP server is an extra: pip install 'eroica[mcp]'")
 
@@ -142,8 +144,6 @@ SECRET = "hunter2secret99"
 @pytest.fixture
 def leaky(project):
     """An incident whose every text holds a password, a home and a mail address."""
-    import msgspec
-
     telling = f"DB_PASS={SECRET} in /home/ada/run by ada@example.org"
     folder = incidents.find(None)
     record = folder.read_incident()
@@ -244,3 +244,27 @@ async def test_over_stdio_only_protocol_is_on_stdout(project):
     async with mcp.Client(parameters) as connected:
         listed = (await call(connected, "list_incidents")).structured_content
         assert listed["total"] == 1
+
+
+async def test_an_assistants_rehearsal_looks_for_the_cause_of_a_slow_job_again(
+    project, monkeypatch
+):
+    folder = incidents.find(None)
+    folder.write_patches(
+        [Patch(id="P1", cause="C1", source="f", label="review", title="t", edits=(), diff="")]
+    )
+    slow = msgspec.structs.replace(folder.read_incident(), symptom="slow")
+    folder.write_incident(slow)
+    given = {}
+
+    def rehearse(patch, command, root, **more):
+        given.update(more, patch=patch.id, command=command)
+        return Rehearsal(command=tuple(command), verdict="improved", summary="3 ms")
+
+    monkeypatch.setattr("eroica.fix.rehearse", rehearse)
+    async with mcp.Client(build([project], rehearsal="torchrun train.py")) as client:
+        answer = await call(client, "rehearse_patch", incident=slow.id, patch_id="P1")
+    assert answer.structured_content["verdict"] == "improved"
+    assert (given["patch"], given["command"]) == ("P1", ["torchrun", "train.py"])
+    assert (given["symptom"], callable(given["detector"])) == ("slow", True)
+    assert folder.read_patches()[0].rehearsal.summary == "3 ms"

@@ -182,15 +182,18 @@ def _add_rehearsals(server: MCPServer, reader: Reader, command: str) -> None:
         import msgspec
 
         from eroica import fix
+        from eroica.detecting import detector_for
 
         folder = find(incident)
         known = folder.read_patches()
         chosen = next((one for one in known if one.id == patch_id), None)
         if chosen is None:
             raise ToolError(f"{folder.id} has no patch {redact(patch_id)}")
-        symptom = folder.read_incident().symptom
-        root = reader.root_of(folder)
-        result = fix.rehearse(chosen, shlex.split(command), root, symptom=symptom)
+        record = folder.read_incident()
+        root, look = reader.root_of(folder), detector_for(record)
+        result = fix.rehearse(
+            chosen, shlex.split(command), root, symptom=record.symptom, detector=look
+        )
         # Read again: while it ran, a person or another tool may have decided or proposed.
         folder.write_patches(
             [

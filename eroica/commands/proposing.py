@@ -84,7 +84,7 @@ def rehearse(
 ) -> list[Patch]:
     """Rehearse what could be applied. A rehearsal that cannot be run counts as failed."""
     from eroica import fix as room
-    from eroica.commands.detecting import detector_for
+    from eroica.detecting import detector_for
 
     rehearsed = []
     for patch in patches:

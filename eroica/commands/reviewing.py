@@ -78,7 +78,7 @@ def _app(
     again: Callable[[Patch, str], list[Patch]] | None,
 ) -> int:
     from eroica import fix as room
-    from eroica.commands.detecting import detector_for
+    from eroica.detecting import detector_for
     from eroica.fix.apply import user_name
     from eroica.fix.watchdog import Watcher
     from eroica.review.app import REHEARSAL, ReviewApp

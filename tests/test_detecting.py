@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from eroica.commands.detecting import detector_for, newest_incident, still_said
+from eroica.detecting import detector_for, newest_incident, still_said
 from eroica.fix.watchdog import Watcher
 from eroica.records import Cause, Incident, Job
 
