@@ -20,13 +20,14 @@ from eroica.watch import warm, webhook
 from eroica.watch.command import Command
 from eroica.watch.continuous import Continuous
 from eroica.watch.exchange import Exchange
-from eroica.watch.folder_carrier import FolderServer, FolderShelf, StoreShelf, _Signed, open_shelf
+from eroica.watch.folder_carrier import FolderServer, _Signed
 from eroica.watch.http_carrier import HttpLink
 from eroica.watch.iteration import Iteration, Step
 from eroica.watch.live import WatchedJob
 from eroica.watch.plain_server import PlainHandler, PlainServer
 from eroica.watch.ranks import Ending, WatchedRank
 from eroica.watch.run import Watcher
+from eroica.watch.shelves import FolderShelf, StoreShelf, open_shelf
 from eroica.watch.windows import Window
 from eroica.watch.wire import Orders, Status
 
@@ -77,8 +78,8 @@ def test_a_fault_at_the_very_end_is_only_logged(loop, monkeypatch, caplog):
 
 
 def test_a_healthy_window_that_cannot_be_read_costs_no_incident(loop):
-    loop._baseline = Future()
-    loop._baseline.set_exception(FileNotFoundError("rank-00000.0.json"))
+    loop.looks._baseline = Future()
+    loop.looks._baseline.set_exception(FileNotFoundError("rank-00000.0.json"))
     loop._tell("failed", None)
     loop._tell("stuck", None)
     assert [incident.hint for incident in loop.incidents] == ["failed", "stuck"]
@@ -86,7 +87,7 @@ def test_a_healthy_window_that_cannot_be_read_costs_no_incident(loop):
 
 
 def test_what_could_not_be_had_is_told_with_the_next_incident_only(loop):
-    loop._note_problems(["window of rank 3: skipped", "window of rank 3: skipped"])
+    loop.looks.note(["window of rank 3: skipped", "window of rank 3: skipped"])
     loop._tell("failed", None)
     loop._tell("failed", None)
     told = [[one.what for one in found.evidence.warnings] for found in loop.incidents]
@@ -131,12 +132,12 @@ def test_what_a_rank_wrote_when_it_ended_stands_in_a_lasting_watchs_incident(loo
 def test_traces_that_came_too_late_are_taken_away_once_nothing_reads_them(loop, tmp_path):
     late = tmp_path / "rank-00000.0.json"
     late.write_text("{}")
-    loop.windows.done.append(Window(0, 2, 0.0, 1.0, {0: late}))
-    loop._baseline = Future()
-    loop._take_away_late_traces()
+    loop.looks.windows.done.append(Window(0, 2, 0.0, 1.0, {0: late}))
+    loop.looks._baseline = Future()
+    loop.looks.take_away_late_traces()
     assert late.exists()
-    loop._baseline.set_result([])
-    loop._take_away_late_traces()
+    loop.looks._baseline.set_result([])
+    loop.looks.take_away_late_traces()
     assert not late.exists()
 
 

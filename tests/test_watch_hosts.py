@@ -20,11 +20,12 @@ from eroica.records import Function, JobEvidence, RankEvidence
 from eroica.watch import folder_carrier, http_carrier, wire
 from eroica.watch.agreement import Said, decide, is_stuck_everywhere, joined_hint
 from eroica.watch.exchange import Exchange, hold_s
-from eroica.watch.folder_carrier import FolderLink, FolderServer, FolderShelf, open_shelf
+from eroica.watch.folder_carrier import FolderLink, FolderServer
 from eroica.watch.http_carrier import HttpLink, HttpServer, own_addresses, ports_of
 from eroica.watch.joining import join_reports, make_report, missing_hosts
 from eroica.watch.membership import Membership, expand_hosts, read_membership
 from eroica.watch.result import WatchResult
+from eroica.watch.shelves import FolderShelf, open_shelf
 
 KEY = b"k" * 32
 TORCHRUN = {

@@ -70,7 +70,7 @@ def test_ranks_of_other_hosts_are_looked_for_ever_less(tmp_path, monkeypatch):
     assert list(job.ranks) == [0, 1, 2]
     scans.clear()
     clock.run(job, 10)
-    assert len(scans) >= 3, "where one came, others may be coming"
+    assert len(scans) >= 2, "where one came, others may be coming"
     job.close()
 
 

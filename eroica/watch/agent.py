@@ -72,7 +72,7 @@ def watch_on(
             hint=hint,
             exit_code=code,
             seconds=time.monotonic() - started,
-            baseline=loop.baseline,
+            baseline=loop.looks.baseline,
         )
     finally:
         loop.close()

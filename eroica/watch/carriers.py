@@ -28,8 +28,9 @@ class Server(Protocol):
 
 def open_server(found: Membership, share: str | None, host: str) -> tuple[Exchange, Server]:
     """Begin to hear the job's other hosts. Raises InputError, MissingExtra, OSError."""
-    from eroica.watch.folder_carrier import FolderServer, open_shelf
+    from eroica.watch.folder_carrier import FolderServer
     from eroica.watch.http_carrier import HttpServer
+    from eroica.watch.shelves import open_shelf
 
     key = job_secret(found.key)
     exchange = Exchange(Orders(host=host, hold_s=hold_s(found.num_hosts)))
@@ -40,8 +41,9 @@ def open_server(found: Membership, share: str | None, host: str) -> tuple[Exchan
 
 def open_link(found: Membership, share: str | None, status: Status) -> Link:
     """Begin to ask the host of rank 0. Raises InputError, MissingExtra, OSError."""
-    from eroica.watch.folder_carrier import FolderLink, open_shelf
+    from eroica.watch.folder_carrier import FolderLink
     from eroica.watch.http_carrier import HttpLink
+    from eroica.watch.shelves import open_shelf
 
     key = job_secret(found.key)
     if share:

@@ -2,15 +2,14 @@
 
 Slow: the mean of the last 50 steps more than 5 % over the recent best; then one window and a
 short sampling profile, not again within ten minutes unless it became a further 5 % slower, at
-most six a day. Stuck and failed: once each until steps come again. Longer than most modules:
-the order of looks, windows and tellings is one loop's state.
+most six a day. Stuck or failed: once until steps come again. Longer than most modules: the order
+of looks and tellings is one loop's state.
 """
 
 import logging
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 from eroica.collect.gather import RankCapture, gather, read_what_is_left
@@ -21,24 +20,20 @@ from eroica.units import NS_PER_S
 from eroica.watch import rules
 from eroica.watch.evidence import build, build_rank
 from eroica.watch.following import Following
-from eroica.watch.hardware import HARDWARE_NS, HardwareWatch, counters_in
+from eroica.watch.hardware import HARDWARE_NS, HardwareWatch
 from eroica.watch.live import WatchedJob
+from eroica.watch.looks import CloseLooks
 from eroica.watch.metrics import Metrics
-from eroica.watch.profiles import JobProfile
 from eroica.watch.ranks import exit_of
 from eroica.watch.result import WatchResult
 from eroica.watch.stalls import Allowance, StallWatch
 from eroica.watch.stuck import StuckWatch
-from eroica.watch.summaries import summarize_profiles, summarize_traces, with_sampled_python
 from eroica.watch.team import Team
-from eroica.watch.watching import has_busy_threads
-from eroica.watch.windows import Window, WindowTaker
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.2  # ends of ranks are told of at once; waking up is most of what idle watching costs
 _SETTLE_STEPS = 20  # before the healthy window: the first steps are not like the rest
-_SAMPLE_S = 5.0
 _MEASURE_S = 3.0
 _MAX_FAULTS = 5  # in a row
 _LAST_WORD_S = 8.0
@@ -67,27 +62,19 @@ class Continuous:
         self.command = command
         self.source_root = source_root
         self.metrics = metrics if metrics is not None else Metrics()
-        self.windows = WindowTaker(job, folder, parameters)
         self.stalls = StallWatch(job, parameters, Allowance())
         self.stuck = StuckWatch(job, parameters, progress, is_patient=True)
         self.policy = rules.WindowPolicy(parameters)
         # The first steps are not fed: they pass before the window of the healthy time.
         self.rule = rules.SlowRule(parameters, num_settling=0)
         self.hardware = HardwareWatch(job)
-        self.windows.on_change = self.hardware.set_window
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="eroica-read")
-        self.team = self.windows.team = Team(job, progress=progress)
-        self.following = Following(
-            job,
-            self.team,
-            self.windows,
-            self._pool,
-            evidence=self.evidence,
-            read=self._read,
-            start_profile=self._start_profile,
-            progress=progress,
+        self.team = Team(job, progress=progress)
+        self.looks = CloseLooks(
+            job, folder, parameters, hardware=self.hardware, team=self.team, source_root=source_root
         )
-        self._baseline: Future[list[RankPatterns]] | None = None
+        self.following = Following(
+            job, self.team, self.looks, evidence=self.evidence, progress=progress
+        )
         self.state = "starting"
         self.recent_ns: float | None = None
         self.num_incidents = 0
@@ -96,8 +83,6 @@ class Continuous:
         self._told: str | None = None
         self._told_position = 0
         self._told_pids: set[int] = set()
-        self.problems: list[str] = []
-        """What could not be had, for the next incident."""
         self._refreshed_at = 0.0
         self._is_baseline_taken = False
 
@@ -194,10 +179,8 @@ class Continuous:
             self.state = "training"
             if not self._is_baseline_taken and self._num_steps() > _SETTLE_STEPS:
                 self._is_baseline_taken = True
-                windows, samples = self._take_windows()
+                self.looks.begin_baseline(*self.looks.take())
                 self._skip_steps()
-                # Read beside the loop: steps go on, and the rule is to see them.
-                self._baseline = self._pool.submit(self._read, windows, samples)
             elif self._feed() and self.rule.mean_ns is not None:
                 if self.policy.allows(now, self.rule.mean_ns):
                     self.policy.note(now, self.rule.mean_ns)
@@ -241,12 +224,12 @@ class Continuous:
     def _tell_slow(self) -> None:
         self.progress("slower than before: taking a window")
         noticed_ns = time.time_ns()
-        windows, samples = self._take_windows(is_sampled=True)
+        windows, samples = self.looks.take(is_sampled=True)
         self.team.call("slow")  # the other hosts read their traces meanwhile
         self._skip_steps()
         self._measure_now()
         number = next((one.number for one in reversed(windows) if one.traces), None)
-        patterns = self._read(windows, samples)
+        patterns = self.looks.read(windows, samples)
         self._tell("slow", noticed_ns, patterns, samples, window=number)
         self._told = None  # the policy says when the next one may come
 
@@ -260,72 +243,6 @@ class Continuous:
             fresh += self._reference()
         if fresh:
             self.recent_ns = statistics.median(fresh)
-
-    def _take_windows(self, *, is_sampled: bool = False) -> tuple[list[Window], dict[int, Samples]]:
-        self.team.is_baseline = not is_sampled
-        profile = self._start_profile() if is_sampled else None
-        until = time.monotonic() + _SAMPLE_S
-        self._take_away_late_traces()
-        first = len(self.windows.done)
-        if not has_busy_threads(self.job):
-            for _ in range(2):
-                # A window without stacks says nothing of Python: samples beside it do.
-                if profile is None and self.windows.is_over_budget():
-                    profile = self._start_profile()
-                if self.windows.arm(length_s=self.parameters.window_s):
-                    self.windows.finish(self.parameters.window_s + 10)
-        samples: dict[int, Samples] = {}
-        if profile is not None:
-            while time.monotonic() < until:
-                self.job.wait(TICK_S)
-                self.job.tick()
-            samples = profile.stop()
-            self._note_problems(profile.problems)
-        for window in self.windows.done[first:]:
-            self._note_problems(window.problems)
-        return self.windows.done[first:], samples
-
-    def _take_away_late_traces(self) -> None:
-        """A trace that came after its window was given up has no reader, and lies in memory."""
-        if self._baseline is None or self._baseline.done():
-            for window in self.windows.done:
-                for path in window.paths.values():
-                    path.unlink(missing_ok=True)
-
-    def _note_problems(self, problems: list[str]) -> None:
-        self.problems = list(dict.fromkeys([*self.problems, *problems]))
-
-    def _read(
-        self, windows: list[Window], samples: Mapping[int, Samples] | None = None
-    ) -> list[RankPatterns]:
-        """Summarize the latest whole window, else the samples; raw traces are deleted."""
-        host = self.job.live_job().host
-        sampled = summarize_profiles(samples or {}, project_root=self.source_root, host=host)
-        found: list[RankPatterns] = []
-        for window in reversed(windows):
-            if not found and window.traces:
-                counters = counters_in(window, self.hardware)
-                found, _ = summarize_traces(window.traces, hardware=counters)
-                found = found if window.has_stacks else with_sampled_python(found, sampled)
-            for path in window.paths.values():
-                path.unlink(missing_ok=True)
-        return found or sampled
-
-    @property
-    def baseline(self) -> list[RankPatterns]:
-        """Patterns of the job's healthy time; empty until they are read."""
-        if self._baseline is None or not self._baseline.done() or self._baseline.cancelled():
-            return []
-        error = self._baseline.exception()
-        if error is not None:
-            self._note_problems([f"the window of the healthy time could not be read: {error!r}"])
-            return []
-        return self._baseline.result()
-
-    def _start_profile(self) -> JobProfile:
-        profile = JobProfile(self.job, self.folder, seconds=_SAMPLE_S + self.parameters.window_s)
-        profile.start()
-        return profile
 
     def _tell(
         self,
@@ -344,14 +261,14 @@ class Continuous:
         result = WatchResult(
             evidence=self.evidence(hint, onset_ns, samples or {}, noticed_ns),
             patterns=patterns or [],
-            baseline=self.baseline,
+            baseline=self.looks.baseline,
             hint=hint,
             window=window,
             hardware=self.hardware.for_folder(
                 self.job.ranks, time.time_ns(), self.job.live_job().host
             ),
         )
-        self.problems = []
+        self.looks.problems = []
         try:
             self.on_incident(self.team.join(result, wait=self.job.tick))
         except Exception as error:  # the job runs on, and so must its watch
@@ -403,9 +320,9 @@ class Continuous:
             hint=hint,
             onset_ns=onset_ns,
             detected_ns=noticed_ns,
-            window_ns=self.windows.last_ns if hint == "slow" else None,
+            window_ns=self.looks.windows.last_ns if hint == "slow" else None,
             taken_ns=time.time_ns(),
-            warnings=self.problems,
+            warnings=self.looks.problems,
             step_ms_before=best / NS_PER_S * 1e3 if best else None,
             step_ms_now=recent / NS_PER_S * 1e3 if recent else None,
             hosts=[self.hardware.of_host(host, since_ns)],
@@ -421,6 +338,5 @@ class Continuous:
 
     def close(self) -> None:
         self.team.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self.windows.close()
+        self.looks.close()
         self.hardware.close()

@@ -6,17 +6,16 @@ this host's ranks is sent there, and only a line says where the verdict is.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
 
 from eroica.columns import RankPatterns
 from eroica.records import JobEvidence, Samples
 from eroica.watch.live import WatchedJob
-from eroica.watch.profiles import JobProfile
+from eroica.watch.looks import CloseLooks
 from eroica.watch.result import WatchResult
 from eroica.watch.team import Team
 from eroica.watch.watching import has_busy_threads
-from eroica.watch.windows import Window, WindowTaker
 from eroica.watch.wire import Orders, WindowPlan
 
 logger = logging.getLogger(__name__)
@@ -26,7 +25,6 @@ _STUCK_HOLDS_S = 2.5  # the rule looks once a second
 _READ_S = 20.0
 
 Evidence = Callable[[str | None, int | None, dict[int, Samples]], JobEvidence]
-Read = Callable[[list[Window], Mapping[int, Samples] | None], list[RankPatterns]]
 
 
 class Following:
@@ -36,17 +34,13 @@ class Following:
         self,
         job: WatchedJob,
         team: Team,
-        windows: WindowTaker,
-        pool: ThreadPoolExecutor,
+        looks: CloseLooks,
         *,
         evidence: Evidence,
-        read: Read,
-        start_profile: Callable[[], JobProfile],
         progress: Callable[[str], None],
     ) -> None:
-        self.job, self.team, self.windows, self.pool = job, team, windows, pool
-        self.evidence, self.read, self.start_profile = evidence, read, start_profile
-        self.progress = progress
+        self.job, self.team, self.looks = job, team, looks
+        self.evidence, self.progress = evidence, progress
         self.has_failed = False
         """A rank here failed and nobody has asked about it yet."""
         self._stuck_at = -1e9
@@ -73,11 +67,12 @@ class Following:
             self._report(orders)
 
     def _take(self, plan: WindowPlan) -> None:
-        first = len(self.windows.done)
-        if self._is_crowded or not self.windows.arm(length_s=0.0, plan=plan):
+        windows = self.looks.windows
+        first = len(windows.done)
+        if self._is_crowded or not windows.arm(length_s=0.0, plan=plan):
             return
-        self.windows.finish(self.windows.parameters.window_s + 10)
-        self._reads[plan.number] = self.pool.submit(self.read, self.windows.done[first:], None)
+        windows.finish(windows.parameters.window_s + 10)
+        self._reads[plan.number] = self.looks.pool.submit(self.looks.read, windows.done[first:])
         if plan.is_baseline:
             self._baselines.add(plan.number)
         for number in sorted(self._reads.keys() - self._baselines)[:-2]:
@@ -93,7 +88,7 @@ class Following:
             samples = self._sample()
         evidence = self.evidence(orders.hint, None, samples)
         if not patterns:
-            patterns = self.read([], samples)
+            patterns = self.looks.read([], samples)
         result = WatchResult(
             evidence=evidence,
             patterns=patterns,
@@ -120,7 +115,7 @@ class Following:
         return None, []
 
     def _sample(self) -> dict[int, Samples]:
-        profile = self.start_profile()
+        profile = self.looks.start_profile()
         until = time.monotonic() + _SAMPLE_S
         while time.monotonic() < until:
             time.sleep(0.05)

@@ -1,4 +1,7 @@
-"""The ranks of a live job as the agent sees them: rings, steps, signs of life, exits."""
+"""The ranks of a live job as the agent sees them: rings, steps, signs of life, exits.
+
+Longer than most modules: finding ranks and following them share what is known of each.
+"""
 
 import logging
 import os
