@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -301,3 +302,16 @@ def test_a_recording_leaves_no_file(tmp_path, monkeypatch):
     assert recording.stop() == "x 1"
     assert not Path(tmp_path / "all.raw").exists()
     assert recording.stop() == ""
+
+
+def test_an_agent_that_waits_no_more_is_nothing_to_tell_the_user(tmp_path):
+    process = run_rank(tmp_path, "print('up', flush=True)\ninput()")
+    assert process.stdout.readline() == "up\n"
+    ask(tmp_path, 3, "sample", path=str(tmp_path / "x.raw"), hz=10, seconds=30)
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.connect(str(tmp_path / "rank-00003.sock"))
+        gone.sendall(b'{"do": "threads"}\n')
+        gone.shutdown(socket.SHUT_RD)
+    assert ask(tmp_path, 3, "ping", limit_s=10.0)
+    code, _, err = finish(process)
+    assert (code, err) == (0, "")

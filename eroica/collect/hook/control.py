@@ -58,7 +58,7 @@ def _serve(server: socket.socket, actions: dict[str, Any]) -> None:
             if server.fileno() < 0:  # closed: a forked child's
                 return
             # The job may be out of descriptors for a while.
-            guard.tell("answering the agent for now", error)
+            guard.tell("answering the agent (it is tried again)", error)
             time.sleep(_AGAIN_S)
             continue
         with guard.quietly("answering the agent"), connection:
@@ -67,16 +67,15 @@ def _serve(server: socket.socket, actions: dict[str, Any]) -> None:
 
 
 def _answer(connection: socket.socket, actions: dict[str, Any]) -> None:
-    with connection.makefile("rwb") as stream:
+    with connection.makefile("rb") as stream:
         line = stream.readline(1 << 20)
-        if not line:
-            return
-        request = json.loads(line.decode())
-        try:
-            answer = {"ok": True, "value": actions[request["do"]](request)}
-        except Exception as error:
-            # Not only told here: the agent that asked is to know it too.
-            answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
-        with contextlib.suppress(BrokenPipeError):
-            stream.write(json.dumps(answer, default=repr).encode() + b"\n")
-            stream.flush()
+    if not line:
+        return
+    request = json.loads(line.decode())
+    try:
+        answer = {"ok": True, "value": actions[request["do"]](request)}
+    except Exception as error:
+        # Not only told here: the agent that asked is to know it too.
+        answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # who asked waits no more
+        connection.sendall(json.dumps(answer, default=repr).encode() + b"\n")
