@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import stat
+import time
 
 import msgspec
 import numpy as np
@@ -44,6 +45,7 @@ from eroica.report import html, markdown
 from eroica.report.bundle import bundle
 from eroica.report.draw_time import _by_step
 from eroica.report.material import clock
+from eroica.report.perfetto import nested
 from eroica.summarize import read_parquet, write_parquet
 
 ESCAPE = "\x1b[2J\x1b]0;owned\x07"
@@ -372,6 +374,17 @@ def test_bare_addresses_in_markdown_become_no_links():
     line = markdown._line("see www.evil.example or me@evil.example, `a@b` and http://evil.example")
     assert "www\\.evil" in line and "me\\@evil" in line and "`a@b`" in line
     assert "http://" not in line
+
+
+def test_slices_that_all_overlap_take_few_lines_and_no_minutes():
+    stairs = [
+        {"ph": "X", "pid": 0, "tid": 0, "ts": n, "dur": 10_000, "name": "s"} for n in range(5_000)
+    ]
+    name = {"ph": "M", "name": "thread_name", "pid": 0, "tid": 0, "args": {"name": "t"}}
+    start = time.process_time()
+    drawn = [one for one in nested([name, *stairs]) if one["ph"] == "X"]
+    assert time.process_time() - start < 1.5
+    assert len(drawn) == 64 and len({one["tid"] for one in drawn}) == 64
 
 
 def test_a_file_is_parsed_once_for_all_its_excerpts(tmp_path, monkeypatch):

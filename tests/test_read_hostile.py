@@ -327,3 +327,22 @@ def test_a_progress_bar_is_one_line_as_in_an_editor(tmp_path):
     (found,) = scan_log(path).events
     assert (found.kind, found.line) == ("cuda_error", 3)
     assert scan_log(path).tail.endswith("CUDA error: an illegal access\r\nlast\n")
+
+
+def test_text_behind_a_link_out_of_the_folder_is_no_log(tmp_path):
+    secret = tmp_path / "history"
+    secret.write_text("CUDA error: mine\n")
+    folder = tmp_path / "evidence"
+    folder.mkdir()
+    (folder / "real.log").write_text("CUDA error: x\n")
+    (folder / "rank0.log").symlink_to(folder / "real.log")
+    (folder / "rank1.log").symlink_to(secret)
+    inputs = find_inputs([folder])
+    assert [log.path.name for log in inputs.logs] == ["rank0.log"]
+    assert any("leads out of the folder" in one.what for one in inputs.warnings)
+    evidence = load_evidence(inputs)
+    assert "mine" not in str(evidence.ranks) and "mine" not in str(evidence.log_events)
+    assert [log.path.name for log in find_inputs([folder / "rank1.log"]).logs] == ["rank1.log"]
+    trace(tmp_path / "elsewhere.json")
+    (folder / "rank0.json").symlink_to(tmp_path / "elsewhere.json")
+    assert [one.path.name for one in find_inputs([folder]).traces] == ["rank0.json"]

@@ -214,7 +214,12 @@ def test_flipped_and_cut_exports_end_in_a_timeline_or_an_input_error(tmp_path, d
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "all_reduce"),
         ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)", "send_recv"),
         ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "reduce_scatter"),
-        ("ncclDevKernel_Generic_1(ncclDevKernelArgs)", "collective"),
+        ("ncclDevKernel_Generic_1(ncclDevKernelArgs)", "unknown"),
+        ("ncclSymkDevKernel_AllReduce_RSxLD_AGxST_sum_f32(ncclSymkDevWorkArgs4K)", "all_reduce"),
+        ("ncclSymDevKernel_AllGather_LL(x)", "all_gather"),
+        ("void ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", "all_reduce"),
+        ("void cross_device_reduce_1stage<float, 2>(x)", "all_reduce"),
+        ("my_ncclKernel_x", ""),
         ("ampere_sgemm_128x64_nn", ""),
     ],
 )

@@ -9,7 +9,6 @@ annotation on its own thread.
 """
 
 import bisect
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,12 +18,10 @@ from numpy.typing import NDArray
 from eroica.columns import CollectiveColumns, Int16, Int64
 from eroica.read.collective_notes import HOST_BACKENDS, CollectiveNote, normalize_op
 from eroica.read.kineto_tracks import LAUNCH_CATEGORIES
+from eroica.read.nccl import op_of_kernel
 from eroica.read.scan import Columns
 
-_KERNEL = re.compile(r"(?:nccl|rccl)(?:Sym|Symk)?(?:Dev)?Kernel\w*?_(\w+?)(?:_|\(|$)|oneccl_(\w+)")
-_OWN_KERNELS = re.compile(r"cross_device_reduce|(?:multimem|one_shot|two_shot)_all_reduce")
 _NOT_COLLECTIVES = frozenset(("init", "wait", "pg_init", "destroy", "abort", "start_coalescing"))
-_NAMELESS = {"generic": "unknown"}  # RCCL's one kernel for all
 _MAX_NESTING = 8
 
 
@@ -91,7 +88,7 @@ class _Finder:
         return {index: call for index, call in calls.items() if call.op not in _NOT_COLLECTIVES}
 
     def _kernels(self) -> Int64:
-        wanted_names = [k for k, name in enumerate(self.names) if _kernel_op(name)]
+        wanted_names = [k for k, name in enumerate(self.names) if op_of_kernel(name)]
         return np.flatnonzero(
             np.isin(self.columns.name_id_E, wanted_names) & self._is_category("kernel")
         )
@@ -118,8 +115,8 @@ class _Finder:
         for kernel, call in calls.items():
             if not call.op:
                 ops = ops_of_name.get(int(self.columns.name_id_E[kernel]), set())
-                own = _kernel_op(self._name(kernel))
-                call.op = next(iter(ops)) if len(ops) == 1 else _NAMELESS.get(own, own)
+                own = op_of_kernel(self._name(kernel))
+                call.op = next(iter(ops)) if len(ops) == 1 else own
 
     def _collective_category(self) -> dict[int, CollectiveNote]:
         """Return the events of category collective_comm, which MTIA writes."""
@@ -200,13 +197,6 @@ def _merged(known: list[CollectiveNote]) -> CollectiveNote:
         sequence=next((call.sequence for call in known if call.sequence >= 0), -1),
         num_bytes=next((call.num_bytes for call in known if call.num_bytes >= 0), -1),
     )
-
-
-def _kernel_op(name: str) -> str:
-    """Return the operation a kernel's name tells, empty for what is no collective kernel."""
-    if found := _KERNEL.match(name):
-        return normalize_op(found[1] or found[2] or "")
-    return "all_reduce" if _OWN_KERNELS.search(name) else ""
 
 
 def _to_columns(calls: dict[int, CollectiveNote], start_ns_E: Int64) -> CollectiveColumns:

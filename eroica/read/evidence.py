@@ -1,7 +1,8 @@
 """Joining what was found by rank: Flight Recorder, stacks, logs, pids -> JobEvidence."""
 
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from eroica import units
@@ -11,6 +12,7 @@ from eroica.read.flight import read_flight
 from eroica.read.flight_groups import fill_groups
 from eroica.read.inputs import FileInput, Inputs, Run
 from eroica.read.logs import Log, scan_log
+from eroica.read.names import LARGEST_WORLD
 from eroica.read.process_kinds import fullness, is_launcher, is_loader_worker, is_same, name_of
 from eroica.read.saved import merge_saved, read_saved
 from eroica.read.source import read_head, warning_of
@@ -92,8 +94,9 @@ class _Joined:
                 nameless.append((file, record))
             else:
                 self._rank(file, record.rank).flight = record
+        free = self._free(lambda one: one.flight is not None)
         for file, record in nameless:
-            rank = self._free(lambda one: one.flight is not None)
+            rank = next(free)
             self.ranks[rank].flight = record
             self._warn(file, f"tells no rank; taken as rank {rank}. Name it ..._{rank} if wrong")
 
@@ -154,13 +157,14 @@ class _Joined:
                 strangers.append((file, stacks))
         strangers.sort(key=lambda pair: pair[1].pid or 0)
         rank: int | None = None
+        free = self._free(lambda one: bool(one.stacks))
         for file, stacks in strangers:
             if stacks.pid is not None and rank is not None and is_loader_worker(stacks):
                 self._add_child(self.ranks[rank], stacks)
                 continue
             known = by_pid.get(stacks.pid) if stacks.pid is not None else None
             if known is None:
-                known = self._free(lambda one: bool(one.stacks))
+                known = next(free)
                 self._warn(file, f"tells no rank of {name_of(stacks)}; taken as rank {known}")
                 if stacks.pid is not None:
                     by_pid[stacks.pid] = known
@@ -255,7 +259,7 @@ class _Joined:
     def _say_missing(self, world_size: int) -> None:
         """Name the ranks of which nothing is there."""
         have = {trace.rank for trace in (*self.inputs.traces, *self.inputs.nsys)} | set(self.ranks)
-        missing = [rank for rank in range(min(world_size, 1_000_000)) if rank not in have]
+        missing = [rank for rank in range(min(world_size, LARGEST_WORLD)) if rank not in have]
         if missing and have:
             what = f"evidence of {len(have)} of {world_size} ranks is here; nothing of "
             self.warnings.append(Warning(file=None, what=what + units.rank_phrase(missing)))
@@ -265,12 +269,11 @@ class _Joined:
         rank.host = rank.host or file.host
         return rank
 
-    def _free(self, has: Callable[[_Rank], bool]) -> int:
-        """The lowest rank that does not have a part yet."""
-        number = 0
-        while number in self.ranks and has(self.ranks[number]):
-            number += 1
-        return number
+    def _free(self, has: Callable[[_Rank], bool]) -> Iterator[int]:
+        """The ranks that do not have a part yet when they are asked for, the lowest first."""
+        for number in itertools.count():
+            if not (number in self.ranks and has(self.ranks[number])):
+                yield number
 
     def _warn(self, file: FileInput, what: str) -> None:
         self.warnings.append(Warning(file=str(file.path), what=what.replace("\n", "; ")))

@@ -45,9 +45,13 @@ def find_inputs(paths: Sequence[str | Path]) -> Inputs:
     warnings: list[Warning] = []
     incidents: list[Path] = []
     found: list[Found] = []
-    for path in _walk([Path(path) for path in paths], incidents, warnings):
+    tops = [Path(path) for path in paths]
+    for path in _walk(tops, incidents, warnings):
         what = identify(path)
-        found.append(Found(what.kind, path, what.rank, what.why))
+        if what.kind == "log" and _leads_out(path, tops):
+            found.append(Found("other", path, None, _LEADS_OUT))
+        else:
+            found.append(Found(what.kind, path, what.rank, what.why))
     _refuse_several_jobs(found)
     _warn_of_the_rest(found, warnings)
     traces = choose_traces(of_kind(found, "trace"), warnings)
@@ -135,6 +139,21 @@ def _identity(path: Path, warnings: list[Warning]) -> tuple[int, int] | None:
         )
         return None
     return status.st_dev, status.st_ino
+
+
+_LEADS_OUT = "text behind a link that leads out of the folder; name the file itself to have it read"
+
+
+def _leads_out(path: Path, tops: list[Path]) -> bool:
+    """Whether a link leads to what was not named.
+
+    Any text counts as a log, and a log's end goes into prompts and bundles: whoever made the
+    folder must not choose a file of the reader's for it.
+    """
+    if not path.is_symlink():
+        return False
+    real = os.path.realpath(path)
+    return not any(Path(real).is_relative_to(os.path.realpath(top)) for top in tops)
 
 
 # --- several jobs, strangers ------------------------------------------------------------------
