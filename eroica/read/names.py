@@ -48,8 +48,7 @@ def rank_of(path: Path, *, trailing: bool = False) -> int | None:
 
 def is_rank(value: object) -> TypeGuard[int]:
     """Whether a number that a file tells can be the rank of a job."""
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return is_number and 0 <= value < LARGEST_WORLD
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_WORLD
 
 
 def host_of(path: Path) -> str:
