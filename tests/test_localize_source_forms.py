@@ -195,3 +195,29 @@ def test_a_package_named_env_is_the_users_and_an_environment_is_not(tmp_path):
 )
 def test_the_rank_of_a_matrix_is_no_rank_of_a_job(name, is_rank):
     assert is_rank_name(name) is is_rank
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("from pkg import sync\nsync()", "pkg.comm"),
+        ("import pkg\npkg.sync()", "pkg.comm"),
+        ("from pkg.comm import sync\nsync()", "pkg.comm"),
+        ("from app.pkg.comm import sync\nsync()", "pkg.comm"),
+        ("import util\nutil.meet()", "src.util"),
+        ("from util import meet\nmeet()", "src.util"),
+        ("import pkg\npkg.start()", "pkg.__init__"),
+        ("import myutil\nmyutil.meet()", None),
+        ("import torch\ntorch.sync()", None),
+    ],
+)
+def test_a_function_is_found_through_packages_and_from_another_root(tmp_path, text, found):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "src").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("from .comm import sync\ndef start(): pass\n")
+    (tmp_path / "pkg" / "comm.py").write_text("def sync(): pass\n")
+    (tmp_path / "src" / "util.py").write_text("def meet(): pass\n")
+    job = project(tmp_path, text)
+    calls, info = Calls(job), job.module(str(tmp_path / "job.py")).functions[-1]
+    node = next(n for n in info.own_nodes if isinstance(n, ast.Call))
+    assert [f.module.name for f in calls.resolve(node, info)] == ([found] if found else [])

@@ -152,9 +152,13 @@ class Calls:
             family = {made} | self._family(made)
             own = [f for f in found if f.class_name == made]
             return own or [f for f in found if f.class_name in family]
-        exact = [f for f in found if base.endswith(f.module.name) and f.class_name is None]
+        plain = [f for f in found if f.class_name is None]
+        exact = [f for f in plain if _is_same_module(base, f.module.name)]
         if exact:
             return exact
+        handed_on = [f for f in plain if f"{f.module.name}.".startswith(f"{base}.")]
+        if len(handed_on) == 1:
+            return handed_on  # the package's ``__init__`` imports it from one of its modules
         if base.split(".")[0] in ("torch", "os", "np", "numpy", "time", "json", "threading"):
             return []
         methods = [f for f in found if f.class_name is not None]
@@ -237,6 +241,12 @@ class Calls:
                             CollectiveCall(inner.op, inner.kind, inner.place, inner.node, through)
                         )
         return found + deeper
+
+
+def _is_same_module(imported: str, name: str) -> bool:
+    """Whether two dotted names end alike: the root may lie above or below the import path."""
+    one, other = f".{imported}", f".{name.removesuffix('.__init__')}"
+    return one.endswith(other) or other.endswith(one)
 
 
 _COMMON_METHODS = frozenset(
