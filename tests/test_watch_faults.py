@@ -16,7 +16,7 @@ from eroica.collect.processes import LiveRank
 from eroica.config import Parameters
 from eroica.errors import InputError
 from eroica.watch import command as commands
-from eroica.watch import warm, webhook
+from eroica.watch import continuous, warm, webhook
 from eroica.watch.command import Command
 from eroica.watch.continuous import Continuous
 from eroica.watch.exchange import Exchange
@@ -139,6 +139,17 @@ def test_traces_that_came_too_late_are_taken_away_once_nothing_reads_them(loop, 
     loop.looks._baseline.set_result([])
     loop.looks.take_away_late_traces()
     assert not late.exists()
+
+
+def test_a_rank_that_ends_while_the_others_are_looked_at_is_told_as_ended(loop, monkeypatch):
+    """Those who lost it complain first, as a launcher may be quicker than the kernel's word."""
+    ranks_with_steps(loop.job, {0: 0, 1: 0})
+    monkeypatch.setattr(continuous, "gather", lambda job, **options: [])
+    monkeypatch.setattr(
+        loop.job, "tick", lambda: setattr(loop.job.ranks[1], "ending", Ending(-9, 7))
+    )
+    found = loop.evidence("failed", None, {})
+    assert [rank.exit.signal if rank.exit else None for rank in found.ranks] == [None, "SIGKILL"]
 
 
 # --- one verdict ------------------------------------------------------------------------------

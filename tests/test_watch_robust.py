@@ -22,6 +22,7 @@ from eroica.watch.run import watch
 pytestmark = [pytest.mark.job, pytest.mark.timeout(120)]
 pytest.importorskip("torch")
 
+# Of use where a job is stuck; elsewhere a busy machine would make others so.
 QUICK = Parameters(stuck_min_s=2.0)
 
 
@@ -50,7 +51,6 @@ def watch_on(job, **options):
         source_root=str(job.folder),
         on_incident=options.pop("on_incident", incidents.append),
         progress=said.append,
-        parameters=QUICK,
         **options,
     )
     return result, incidents, said
@@ -230,6 +230,7 @@ def test_a_rank_that_is_killed_ends_the_job_as_without_us(tmp_path):
     failed = [incident for incident in incidents if incident.hint == "failed"]
     assert len(failed) == 1
     assert how_ended(failed[0].evidence.ranks[1]) in ("SIGKILL", None)
+    assert failed[0].evidence.ranks[1].exit is not None  # be it without a word
     assert job.left() == {}
 
 
@@ -242,7 +243,7 @@ def test_a_stopped_rank_is_named_and_goes_on_when_it_is_continued(tmp_path, expe
         incidents.append(incident)
         os.kill(incident.evidence.ranks[0].pid, signal.SIGCONT)
 
-    result, _, said = watch_on(job, on_incident=continue_it)
+    result, _, said = watch_on(job, on_incident=continue_it, parameters=QUICK)
     assert (result.exit_code, result.hint) == (0, "healthy")
     assert job.results == expected(job)
     assert [incident.hint for incident in incidents] == ["stuck"]

@@ -289,6 +289,7 @@ class Continuous:
             number = 2 if hint == "stuck" else 1
             live = self.job.live_job(self.command)
             captures = {c.rank: c for c in gather(live, num_samples=number, progress=self.progress)}
+            self.job.tick()  # the end of one may come a moment after the others' complaint of it
         host = self.job.live_job().host
         if hint == "failed":
             self.hardware.refresh()
