@@ -12,7 +12,8 @@ A tool is right about a case where its output fits one accepted reading of the t
 - TORCH_DISTRIBUTED_DEBUG=DETAIL (stuck): it prints a mismatch of collectives, and the ranks that it
   shows with another collective than most are exactly the guilty ones. No mismatch, no answer.
 - py-spy dump (stuck): an accepted place (same file, and the same function or a line within 3) lies
-  on the main thread's stack of every guilty rank, and on that of no other rank.
+  on the main thread's stack of every guilty rank, and on that of no other rank. It names nobody:
+  this says that a person who knows what to look for finds it there, not that anything was told.
 - HTA (slow): of traces of ten steps, get_potential_stragglers(num_candidates=1) names exactly the
   guilty ranks. Where all ranks are guilty there is no straggler to name: not counted. It goes by
   kernels of collectives on a device, and traces of jobs on CPU have none: here it can only fail.
