@@ -186,3 +186,21 @@ def test_a_setting_comes_after_what_changed_since_the_job_was_healthy(program):
     after = localize_slow([], evidence=evidence, baseline=[past])
     assert [c.category for c in after.causes] == ["python_overhead", "sampler_misconfiguration"]
     assert any("before the job became slow" in text for text in after.causes[1].against)
+
+
+@pytest.mark.parametrize(
+    ("asked", "waiting", "is_cause"),
+    [("12", 3e8, True), ("12", 2e8, False), ("3", 3e8, False)],
+)
+def test_threads_set_far_over_the_cores_are_too_many_though_a_library_uses_fewer(
+    program, asked, waiting, is_cause
+):
+    told = (
+        setting(program, "num_threads", 2, "main:wrap"),
+        setting(program, "env.OMP_NUM_THREADS", asked),
+        setting(program, "cpu_affinity", 2),
+        setting(program, "local_world_size", 2),
+        setting(program, "cpu.schedule", {"on_cpu_ns": 1e9, "waiting_ns": waiting}),
+    )
+    found = [cause.category for cause in diagnose(program, TRAINING, told).causes]
+    assert found == ["cpu_oversubscription"] * is_cause

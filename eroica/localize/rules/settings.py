@@ -41,6 +41,7 @@ DEBUG_ENVIRONMENT: dict[str, tuple[str, float, str]] = {
 
 
 CONTENDED = 0.5  # of runnable time spent waiting for a core: then fewer threads a core are too many
+FAR_RATIO, FAR_CONTENDED = 4.0, 0.2  # threads a core set in the code; less waiting shows it then
 MEASURED = 0.03  # of the step: a smaller share is within the sampling's error
 
 
@@ -162,8 +163,13 @@ def oversubscription(view: JobView) -> list[Draft]:
     setup = places or _constant(view, "env.OMP_NUM_THREADS")
     ratio = threads * local / float(cpus)
     chosen = bool(setup) or environment is not None
-    needed = 4.0 if not chosen else (1.5 if _contention(view) >= CONTENDED else 2.5)
-    if threads <= 1 or ratio < needed:
+    waiting = _contention(view)
+    needed = 4.0 if not chosen else (1.5 if waiting >= CONTENDED else 2.5)
+    # A library may use fewer threads than it was told to (MKL stops at the cores): what was asked
+    # for counts as well, where ranks do wait for cores.
+    asked = float(environment) if setup and str(environment).isdigit() else threads
+    is_far = asked * local / float(cpus) >= FAR_RATIO and waiting >= FAR_CONTENDED
+    if threads <= 1 or ratio < (1.5 if is_far else needed):
         return []
     lost = 1.0 - 1.0 / min(ratio, 10.0)
     hot = hottest(view, _busiest(view), view.share_FR.mean(axis=1)) if view.rows else ()
