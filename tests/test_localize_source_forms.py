@@ -7,7 +7,7 @@ import pytest
 
 from eroica.localize.locks import thread_starts
 from eroica.localize.source import Project, is_library_file
-from eroica.localize.source_calls import Calls, group_of
+from eroica.localize.source_calls import Calls, collective_kind, group_of
 from eroica.localize.source_depend import RANK, Depends, is_rank_name
 from eroica.localize.source_lines import is_bounded, is_queue
 from eroica.localize.source_rank import RankEvaluator
@@ -207,6 +207,8 @@ def test_the_rank_of_a_matrix_is_no_rank_of_a_job(name, is_rank):
         ("import util\nutil.meet()", "src.util"),
         ("from util import meet\nmeet()", "src.util"),
         ("import pkg\npkg.start()", "pkg.__init__"),
+        ("from util import *\nmeet()", "src.util"),
+        ("meet()", None),
         ("import myutil\nmyutil.meet()", None),
         ("import torch\ntorch.sync()", None),
     ],
@@ -221,3 +223,25 @@ def test_a_function_is_found_through_packages_and_from_another_root(tmp_path, te
     calls, info = Calls(job), job.module(str(tmp_path / "job.py")).functions[-1]
     node = next(n for n in info.own_nodes if isinstance(n, ast.Call))
     assert [f.module.name for f in calls.resolve(node, info)] == ([found] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("dist.gather(x, xs)", ("gather", "collective")),
+        ("torch.distributed.nn.functional.reduce(x)", ("reduce", "collective")),
+        ("self.dist.broadcast(x, 0)", ("broadcast", "collective")),
+        ("self.accelerator.reduce(x)", ("reduce", "collective")),
+        ("fabric.barrier()", ("barrier", "collective")),
+        ("dist_utils.barrier()", ("barrier", "collective")),
+        ("dist.send(x, 1)", ("send", "point_to_point")),
+        ("distances.gather(1, index)", None),
+        ("dist_probs.gather(1, index)", None),
+        ("distribution.reduce(x)", None),
+        ("x.scatter(0, index, y)", None),
+        ("functools.reduce(f, xs)", None),
+    ],
+)
+def test_a_tensors_gather_is_no_collective(tmp_path, text, kind):
+    job = project(tmp_path, f"import torch.distributed as dist\n{text}\n")
+    assert collective_kind(call(text), job.modules[0]) == kind

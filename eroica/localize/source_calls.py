@@ -76,7 +76,7 @@ def collective_kind(call: ast.Call, module: Module) -> tuple[str, str] | None:
         return last, "object"
     if last in PLAIN_COLLECTIVES:
         return last, "collective"
-    distributed = base.startswith(_DISTRIBUTED) or base.split(".")[-1] in ("dist", "accelerator")
+    distributed = _is_distributed(base, last)
     if last in NAMED_COLLECTIVES and distributed:
         return last, "collective"
     if last in POINT_TO_POINT and distributed:
@@ -104,6 +104,18 @@ _GROUP_AT = {
     "all_to_all_single": 4,
 }
 """Position of ``group`` among the arguments (torch/distributed/distributed_c10d.py)."""
+
+
+def _is_distributed(base: str, last: str) -> bool:
+    """Whether what a name is called on is torch.distributed, an accelerator or a fabric.
+
+    ``dist_utils.barrier`` is as good; ``distances.gather`` is a tensor's.
+    """
+    if f"{base}.".startswith(tuple(f"{one}." for one in _DISTRIBUTED)):
+        return True
+    holder = base.split(".")[-1]
+    is_telling = last in ("barrier", "new_group") and holder.startswith("dist")
+    return is_telling or holder in ("dist", "accelerator")
 
 
 def group_of(call: ast.Call) -> ast.expr | None:
@@ -142,8 +154,11 @@ class Calls:
             return [f for f in self._by_name.get("__init__", []) if f.class_name == last]
         found = self._by_name.get(last, [])
         if not base:
-            here = [f for f in found if f.module is caller.module and f.class_name is None]
-            return here or [f for f in found if f.class_name is None and self._nested(f, caller)]
+            plain = [f for f in found if f.class_name is None]
+            here = [f for f in plain if f.module is caller.module]
+            named = here or [f for f in plain if self._nested(f, caller)]
+            is_starred = not named and "*" in caller.module.imports  # from utils import *
+            return plain if is_starred and len(plain) == 1 else named
         if base in ("self", "cls", "super.()") and caller.class_name:
             own = [f for f in found if f.class_name == caller.class_name]
             return own or [f for f in found if f.class_name in self._family(caller.class_name)]
