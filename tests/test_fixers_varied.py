@@ -1,13 +1,16 @@
 """Programs that nobody has seen: every fixer's examples in other words, layouts and imports."""
 
+import libcst as cst
 import pytest
 from make_variations import VARIATIONS
 
 from eroica.fix.context import Example
 from eroica.fix.diff import file_edit
 from eroica.fix.examples import FILE, context_of, outcome, source_of
+from eroica.fix.facts import is_ranked, step_loops
 from eroica.fix.gates import check
 from eroica.fix.registry import find_fixer, load_fixers
+from eroica.fix.tree import Source, code
 
 FIXERS = load_fixers()
 VARIED = [
@@ -217,3 +220,65 @@ def load(path):
 def test_the_context_of_an_example_knows_its_lines():
     fixer = FIXERS["COL001"]
     assert context_of(fixer, fixer.FIXES[0]).spots[0].line == 5
+
+
+TRAINER = """\
+class Trainer:
+    def fit(self, loader):
+        for epoch in range(3):
+            self.train_epoch(loader)
+
+    def train_epoch(self, loader):
+        for step, x in enumerate(loader):  # <-- here
+            self.step(x)
+
+    def step(self, x):
+        self.forward_backward(x)
+        self.opt.step()
+
+    def forward_backward(self, x):
+        self.model(x).backward()
+"""
+
+
+def test_the_loop_over_steps_is_found_two_calls_above_the_backward_pass_not_that_over_epochs():
+    made = patched("GC002", TRAINER, "gc_pause")
+    assert "            self.step(x)\n            if step % 100 == 0:\n" in made
+    assert "epoch %" not in made
+
+
+def test_parts_of_one_batch_are_no_steps():
+    text = TRAINER.replace(
+        "        self.model(x).backward()",
+        "        for part in x.chunk(4):\n            self.model(part).backward()",
+    )
+    source = Source("a.py", text)
+    assert [code(loop.target) for loop in step_loops(source, (source,))] == ["step, x", "part"]
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "rank == 0", "not rank", "self.rank == 0", "args.local_rank in (-1, 0)",
+        'int(os.environ.get("RANK", "0")) == 0', 'os.getenv("LOCAL_RANK") == "0"',
+        'os.environ["SLURM_PROCID"] == "0"', "dist.get_rank(group) == 0", "hvd.rank() == 0",
+        "self._rank() == 0", "mpu.get_data_parallel_rank() == 0", "is_rank_zero()",
+        "utils.is_main_process()", "accelerator.is_main_process", "xm.is_master_ordinal()",
+        "not dist.is_initialized() or dist.get_rank() == 0",
+    ],
+)  # fmt: skip
+def test_a_condition_on_the_rank_is_known_in_all_its_forms_by_fixers_and_by_the_gate(test):
+    assert is_ranked(cst.parse_expression(test))
+    head = "import os\nimport torch.distributed as dist\n\ndef f(self, rank, args):\n"
+    after = f"{head}    if {test}:\n        dist.barrier()\n"
+    gates = check([file_edit("a.py", f"{head}    pass\n", after)])
+    assert not next(gate for gate in gates if gate.name == "collectives").passed
+
+
+@pytest.mark.parametrize(
+    "test",
+    ["args.lora_rank == 0", "ranking == 0", "max_rank > 3", "dist.get_global_rank(g, 0) == 3",
+     'os.environ["RANKS"] == "0"', "torch.linalg.matrix_rank(x) == 0", 'table["RANK"] == 1'],
+)  # fmt: skip
+def test_other_ranks_than_this_processs_are_none(test):
+    assert not is_ranked(cst.parse_expression(test))

@@ -60,12 +60,18 @@ HIDDEN = frozenset(
     ]
 )
 _RANK = re.compile(
-    r"(?!(?:.*_)?(?:per|num|n|max|min|by|each|of|low)_rank)(?:.*_)?(?:rank|rank_?id)\d*|(?:is_?)?(?:main|master|chief|primary)(?:_?(?:process|rank|proc|node))?"
+    r"(?!(?:.*_)?(?:per|num|n|max|min|by|each|of|low|lora|matrix|full)_rank)(?:.*_)?(?:rank|rank_?id)\d*|(?:is_?)?(?:main|master|chief|primary)(?:_?(?:process|rank|proc|node))?"
     r"|(?:is_?)?(?:global|world|local)_zero|is_?rank_?(?:0|zero)|rank_?(?:0|zero)(?:_only)?|is_(?:local_)?(?:main|world)_process(?:_zero)?",
     re.I,
 )
+# This process's own number, asked for: not that of another in a group (get_global_rank).
 _RANK_CALLS = re.compile(
-    r"(?:.*\.)?(?:get_rank|get_local_rank|get_node_rank|is_main_process|is_master)"
+    r"(?:.*\.)?_?(?!\w*(?:matrix|lora|full|low)_rank|get_(?:global|group)_rank)"
+    r"(?:(?:\w+_)?rank|is_(?:main|local_main|world)_process"
+    r"|is_main|is_master(?:_ordinal)?|(?:is_)?rank_?(?:zero|0)|process_index)"
+)
+_RANK_VARIABLES = re.compile(
+    r"(?:(?:LOCAL|GROUP|NODE|PMI|OMPI_COMM_WORLD)_)?RANK|SLURM_(?:PROCID|LOCALID)"
 )
 # Calls whose value differs from rank to rank: data, time, randomness, the file system.
 _LOCAL_CALLS = re.compile(
@@ -192,11 +198,15 @@ def is_ranked(node: cst.CSTNode, known: frozenset[str] = frozenset()) -> bool:
         name = dotted(node.func)
         if _RANK_CALLS.fullmatch(name):
             return True
+        if name.endswith(("environ.get", "getenv")) and node.args:
+            return bool(_RANK_VARIABLES.fullmatch(code(node.args[0].value).strip("\"'")))
         return name in ("int", "bool", "divmod") and any(
             is_ranked(arg.value, known) for arg in node.args
         )
     if isinstance(node, cst.Subscript):
-        return bool(re.search(r"['\"](?:LOCAL_|GROUP_)?RANK['\"]", code(node)))
+        at = node.slice[0].slice if len(node.slice) == 1 else None
+        key = code(at.value).strip("\"'") if isinstance(at, cst.Index) else ""
+        return dotted(node.value).endswith("environ") and bool(_RANK_VARIABLES.fullmatch(key))
     if isinstance(node, cst.BinaryOperation):
         return is_ranked(node.left, known)
     name = dotted(node)
@@ -265,7 +275,10 @@ def backward_call(node: cst.CSTNode) -> cst.Call | None:
 
 
 def step_loops(source: Source, sources: tuple[Source, ...] = ()) -> list[Loop]:
-    """Return the loops that train: innermost ones that reach a ``.backward()``."""
+    """Return the loops that train: innermost ones that reach a ``.backward()``.
+
+    A loop over epochs, which calls a function with a loop over steps in it, is none.
+    """
     found: list[Loop] = []
     for loop in find(source.module, cst.For | cst.While):  # type: ignore[arg-type]
         assert isinstance(loop, cst.For | cst.While)
@@ -277,12 +290,42 @@ def step_loops(source: Source, sources: tuple[Source, ...] = ()) -> list[Loop]:
     return found
 
 
-def _calls_training(source: Source, loop: Loop, sources: tuple[Source, ...]) -> bool:
-    for call in calls_here(loop.body):
-        for _, function in definitions(source, call, sources):
-            if backward_call(function.body) is not None:
+def _calls_training(
+    source: Source, node: cst.CSTNode, sources: tuple[Source, ...], depth: int = 2
+) -> bool:
+    """Whether a step is trained in a function that is called in a loop, or further down."""
+    body = node.body if isinstance(node, cst.For | cst.While) else node
+    for call in calls_here(body):
+        for other, function in definitions(source, call, sources):
+            backward = backward_call(function.body)
+            if backward is not None:
+                found = not any(map(_steps, other.loops(backward)))
+            else:
+                found = depth > 0 and _trains_once(other, function, sources, depth - 1)
+            if found:
                 return True
     return False
+
+
+def _trains_once(
+    source: Source, function: Function, sources: tuple[Source, ...], depth: int
+) -> bool:
+    """Whether a function leads to training, and not in a loop of its own."""
+    return _calls_training(source, function.body, sources, depth) and not any(
+        _calls_training(source, loop, sources, depth) for loop in _loops_in(function)
+    )
+
+
+def _loops_in(function: Function) -> list[Loop]:
+    return [*find(function.body, cst.For), *find(function.body, cst.While)]
+
+
+def _steps(loop: Loop) -> bool:
+    """An optimizer steps in it: it is no loop over parts of one batch."""
+    return any(
+        isinstance(call.func, cst.Attribute) and call.func.attr.value == "step"
+        for call in calls_here(loop.body)
+    )
 
 
 def wrapped_models(source: Source) -> dict[str, cst.Call]:

@@ -22,7 +22,7 @@ from eroica.fix.distributed import (
     leading_functions,
     parsed,
 )
-from eroica.fix.facts import _LOCAL_CALLS, _RANK, _RANK_CALLS
+from eroica.fix.facts import _LOCAL_CALLS, _RANK, _RANK_CALLS, _RANK_VARIABLES
 
 _EXITS = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 
@@ -112,6 +112,8 @@ class _Walker:
                     return True
             elif isinstance(node, ast.Call) and _RANK_CALLS.fullmatch(ast.unparse(node.func)):
                 return True
+            elif isinstance(node, ast.Constant) and _RANK_VARIABLES.fullmatch(str(node.value)):
+                return True  # os.environ["RANK"]
         return False
 
     def _is_local_call(self, node: ast.AST) -> bool:
