@@ -4,7 +4,7 @@ import pytest
 
 from eroica.localize import localize_slow
 from eroica.summarize import summarize_samples
-from tests.make_slow import Program, flight, job, samples, setting, steps
+from tests.make_slow import FRAMES, Program, flight, job, samples, setting, steps
 
 SOURCE = """
 import torch.distributed as dist
@@ -44,6 +44,12 @@ class Probe:
         return measure
 
 
+class Stage:
+    def first(self, parts):
+        for part in parts:
+            dist.recv(part, 1)  # recv
+
+
 class Net:
     def forward(self, x):
         return self.layers(x)  # layers
@@ -55,6 +61,7 @@ def main():
     parts = DataLoader(Part(), shuffle=True)  # parts
     for x in loader:
         loss = model(x)  # forward
+        stage.first(x)  # stage
         loss.backward()  # backward
         optimizer.step()  # step
 """
@@ -204,3 +211,16 @@ def test_threads_set_far_over_the_cores_are_too_many_though_a_library_uses_fewer
     )
     found = [cause.category for cause in diagnose(program, TRAINING, told).causes]
     assert found == ["cpu_oversubscription"] * is_cause
+
+
+def test_a_stage_that_waits_for_messages_makes_no_needless_collectives(program, monkeypatch):
+    c10d = "torch/distributed/distributed_c10d.py"
+    monkeypatch.setitem(FRAMES, "recv", ("recv", c10d))
+    stack = "main:stage Stage.first:recv {}"
+    rows = [(200, 5, stack.format("recv")), *TRAINING]
+    assert not diagnose(program, rows).causes
+    calls = [("recv", stack.format("recv"), 64)] * 12
+    assert not diagnose(program, rows, calls=calls).causes
+    reduced = [(200, 5, stack.format("all_reduce")), *TRAINING]
+    (cause,) = diagnose(program, reduced).causes
+    assert cause.category == "excessive_small_collectives"

@@ -5,6 +5,8 @@ stacks and the loop around the call in the source. Counter-evidence: a straggler
 time in a collective is waiting, which would be spent in the next one.
 """
 
+import itertools
+
 import numpy as np
 
 from eroica import units
@@ -19,7 +21,9 @@ from eroica.localize.rules.draft import (
 )
 from eroica.localize.rules.flights import Site, merged_sites
 from eroica.localize.rules.phase import find_spine, key_of
-from eroica.localize.rules.view import COLLECTIVE_ZONES, Bool, JobView
+from eroica.localize.rules.view import COLLECTIVE_ZONES, Bool, JobView, Row
+from eroica.localize.rules.zones import short
+from eroica.localize.source_calls import POINT_TO_POINT
 from eroica.localize.source_flow import loops
 from eroica.records import Finding, Place
 
@@ -36,7 +40,7 @@ def communication(view: JobView) -> list[Draft]:
     sites = merged_sites(view)
     seen: set[tuple[str | None, str]] = set()
     for site, ranks in sites:
-        if not site.chain or site.via_framework:
+        if not site.chain or site.via_framework or _is_all_messages(site):
             continue
         draft = _of_site(view, site, ranks)
         if draft is not None:
@@ -170,7 +174,10 @@ def _of_stacks(view: JobView, seen: set[tuple[str | None, str]]) -> list[Draft]:
         for zone in COLLECTIVE_ZONES:
             mask = np.array(
                 [
-                    r.zone == zone and bool(r.project) and key_of(r.project[0]) == key
+                    r.zone == zone
+                    and bool(r.project)
+                    and key_of(r.project[0]) == key
+                    and not _is_point_to_point(r)
                     for r in view.rows
                 ],
                 dtype=bool,
@@ -183,6 +190,17 @@ def _of_stacks(view: JobView, seen: set[tuple[str | None, str]]) -> list[Draft]:
             if draft is not None:
                 drafts.append(draft)
     return drafts
+
+
+def _is_all_messages(site: Site) -> bool:
+    """The recorder names them ``send`` or, of NCCL, ``send 0->1``."""
+    return bool(site.ops) and all(op.split(" ")[0] in POINT_TO_POINT for op in site.ops)
+
+
+def _is_point_to_point(row: Row) -> bool:
+    """A message from stage to stage has to be sent, and a pipeline waits for it by its nature."""
+    own = itertools.takewhile(lambda frame: frame != row.site, row.frames)
+    return any(short(frame.name) in POINT_TO_POINT for frame in own)
 
 
 def _from_stack(
