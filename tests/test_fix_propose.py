@@ -1,19 +1,32 @@
 """From an incident to patches: where fixers look, what they leave alone, what the gates say."""
 
+from dataclasses import replace
+from importlib import import_module
+
 import msgspec
 import pytest
 
 from eroica.errors import InputError
 from eroica.fix.apply import apply
+from eroica.fix.context import Context, FixerResult
 from eroica.fix.diff import file_edit
 from eroica.fix.docs import page
 from eroica.fix.gates import check, undefined_names
 from eroica.fix.ladder import ladder
-from eroica.fix.project import locate
-from eroica.fix.propose import propose
+from eroica.fix.project import Tree, locate
+from eroica.fix.propose import (
+    MIN_FURTHER_SCORE,
+    MIN_SCORE,
+    causes_to_patch,
+    patch_for,
+    propose,
+)
+from eroica.fix.registry import load_fixers
 from eroica.fix.runbook import runbook
 from eroica.fix.safety import one_sided
 from eroica.records import CATEGORIES, Cause, Incident, Job, Place
+
+proposing = import_module("eroica.fix.propose")  # the room exports a function of that name
 
 TRAIN = """\
 import torch.distributed as dist
@@ -129,6 +142,85 @@ def test_a_further_cause_that_is_weak_gets_no_patch(root, more):
     (root / "train.py").write_text(SLOW)
     causes = (slow_cause("debug_setting_left_on", 3), slow_cause("host_sync", 11, **more))
     assert len(propose(slow_incident(*causes), source_root=root)) == 1
+
+
+def causes(*given, symptom="slow"):
+    """An incident of causes given as (category, confidence, share, action)."""
+    made = [
+        Cause(
+            id=f"C{n}", category=category, ranks="all", functions=(), share=share,
+            confidence=confidence, summary="", action=action,
+        )
+        for n, (category, confidence, share, action) in enumerate(given, 1)
+    ]  # fmt: skip
+    return msgspec.structs.replace(incident(symptom=symptom), causes=tuple(made))
+
+
+@pytest.mark.parametrize(
+    ("confidence", "share", "is_patched"),
+    [(0.6, 0.1, True), (0.59, 0.1, False), (0.6, 0.099, False), (0.9, None, True)],
+)
+def test_a_further_cause_must_be_sure_and_worth_a_tenth_of_the_step(confidence, share, is_patched):
+    given = causes(("gc_pause", 0.3, 0.01, "patch"), ("host_sync", confidence, share, "patch"))
+    wanted = ["C1", "C2"] if is_patched else ["C1"]
+    assert [cause.id for cause in causes_to_patch(given)] == wanted
+
+
+def test_where_the_answer_lies_outside_the_code_the_guesses_beside_it_get_no_patch():
+    for action in ("drain", "configure"):
+        given = causes(("gc_pause", 0.9, 0.4, action), ("host_sync", 0.9, 0.4, "patch"))
+        assert causes_to_patch(given) == []
+    behind = causes(("gc_pause", 0.9, 0.4, "patch"), ("gpu_throttled", 0.9, 0.4, "drain"))
+    assert [cause.id for cause in causes_to_patch(behind)] == ["C1"]
+
+
+FITTING = FixerResult({"train.py": TRAIN + "\n# patched\n"}, "why", "behaviour")
+
+
+@pytest.mark.parametrize(
+    ("score", "least", "is_offered"),
+    [(0.3, MIN_SCORE, True), (0.29, MIN_SCORE, False), (0.6, MIN_FURTHER_SCORE, True),
+     (0.59, MIN_FURTHER_SCORE, False)],
+)  # fmt: skip
+def test_a_fixer_must_fit_well_and_for_a_further_cause_better(
+    root, monkeypatch, score, least, is_offered
+):
+    result = replace(FITTING, score=score)
+    monkeypatch.setattr(proposing, "candidates", lambda _: [(load_fixers()["COL001"], result)])
+    tree = Tree(root)
+    tree.load("train.py")
+    context = Context(incident().causes[0], tree.sources, ())
+    assert (patch_for(context, 1, least) is not None) is is_offered
+
+
+@pytest.mark.parametrize(("symptom", "count"), [("slow", 2), ("stuck", 1), ("failed", 1)])
+def test_only_a_slow_job_gets_patches_for_more_than_one_cause(root, symptom, count):
+    (root / "train.py").write_text(TWO)
+    places = [(Place(name="train", file="train.py", line=line),) for line in (6, 8)]
+    first, second = (
+        Cause(
+            id=f"C{n}", category=category, ranks="all", functions=where, share=0.5,
+            confidence=0.9, summary="", action="patch",
+        )
+        for n, (category, where) in enumerate(
+            zip(("gc_pause", "excessive_barriers"), places, strict=True), 1
+        )
+    )  # fmt: skip
+    both = msgspec.structs.replace(incident(symptom=symptom), causes=(first, second))
+    assert len(propose(both, source_root=root)) == count
+
+
+TWO = """\
+import torch.distributed as dist
+
+
+def train(model, data):
+    # every row once
+    for step, x in enumerate(data):
+        model(x).backward()
+        dist.barrier()
+        step_done(step)
+"""
 
 
 @pytest.mark.parametrize("symptom", ["healthy", "unknown"])

@@ -116,3 +116,16 @@ def test_a_file_that_the_patch_leaves_alone_is_read_where_its_calls_come_to_lead
     found = next(g for g in check(edits, sources={"main.py": other}) if g.name == "collectives")
     assert not found.passed
     assert found.reason.startswith("main.py:5 note() would depend on the rank")
+
+
+@pytest.mark.parametrize("name", ["main", "forward"])
+def test_names_that_every_project_has_lead_nowhere_by_themselves(name):
+    other = f"import torch.distributed as dist\n\ndef {name}(x):\n    dist.barrier()\n"
+    head = "def run(rank, net):\n"
+    edits = [
+        file_edit(
+            "run.py", f"{head}    pass\n", f"{head}    if rank == 0:\n        net.{name}(1)\n"
+        )
+    ]
+    found = next(g for g in check(edits, sources={"a.py": other}) if g.name == "collectives")
+    assert found.passed
