@@ -352,3 +352,11 @@ def test_any_bytes_end_in_a_record_or_an_input_error(raw):
             parse_flight(prefix + raw)
         except InputError:
             continue
+
+
+def test_a_dump_that_begins_late_with_nothing_done_holds_unfinished_calls_only():
+    waiting = {"state": "scheduled", "retired": False}
+    late, whole = (parse_flight(dump([entry(**waiting, record_id=n)])) for n in (7, 0))
+    assert late.only_active and not whole.only_active
+    done = [entry(record_id=7, state="completed", retired=True), entry(**waiting, record_id=8)]
+    assert not parse_flight(dump(done)).only_active

@@ -12,7 +12,7 @@ from eroica.errors import InputError
 from eroica.read.exits import exit_of
 from eroica.read.logs import parse_log, read_log, scan_log
 from eroica.read.needles import Needles
-from eroica.records import Place
+from eroica.records import LogEvent, Place
 
 DATA = Path(__file__).parent / "data" / "read"
 MISMATCH = (
@@ -472,3 +472,17 @@ def test_any_mixture_of_lines_is_read(lines, junk):
     text = "\n".join(lines) + junk.decode("latin-1")
     events = parse_log(text)
     assert all(1 <= (event.line or 1) <= len(text.encode().splitlines()) + 1 for event in events)
+
+
+def test_a_traceback_counts_for_a_rank_that_torchrun_says_failed():
+    """A caught and logged one alone says nothing; beside torchrun's row it is why."""
+    traceback = LogEvent(
+        kind="traceback", text="ValueError: x", rank=1,
+        fields={"error_type": "ValueError", "message": "x", "program": ""},
+    )  # fmt: skip
+    row = LogEvent(
+        kind="torchrun_failure", text="", rank=1, fields={"exit_code": 1, "signal": None}
+    )
+    assert exit_of(1, None, [traceback]) is None
+    ended = exit_of(1, None, [traceback, row])
+    assert (ended.exit_code, ended.error_type, ended.message) == (1, "ValueError", "x")

@@ -225,3 +225,11 @@ def test_flipped_and_cut_exports_end_in_a_timeline_or_an_input_error(tmp_path, d
 )
 def test_collectives_by_kernel_name(name, op):
     assert op_of_kernel(name) == op
+
+
+def test_a_schema_that_is_no_text_is_a_damaged_export(tmp_path):
+    path = make(tmp_path / "report_rank3.sqlite", [*KERNELS, kernel(10, 30)])
+    path.write_bytes(path.read_bytes().replace(b"id INTEGER, value", b"id \xc6\xc6\xff(((( value"))
+    assert not is_nsys(path)
+    with pytest.raises(InputError, match="cannot be read as an Nsight Systems export"):
+        list_ranks(path)

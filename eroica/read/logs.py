@@ -139,7 +139,8 @@ class _Reader:
         self._keep_tail(raw if raw.endswith(_ENDS) else raw + b"\n")
         line = ANSI.sub(b"", raw[:_MAX_LINE].rstrip(b"\r\n")).decode("utf-8", "replace")
         rank, line, fields = self._prefixes(line)
-        key = rank if len(self.machines) < _MAX_RANK_PREFIXES else None
+        is_room = rank in self.machines or len(self.machines) < _MAX_RANK_PREFIXES
+        key = rank if is_room else None
         machines = self.machines.setdefault(key, _Machines())
         machines.fields = fields
         self._feed_blocks(machines, line, rank, fields)

@@ -81,7 +81,7 @@ def _open(path: Path) -> Iterator[sqlite3.Connection]:
         database.text_factory = lambda raw: raw.decode("utf-8", "replace")
         database.execute("PRAGMA trusted_schema=OFF")
         yield database
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the names in a damaged schema
         raise InputError(
             f"{path} cannot be read as an Nsight Systems export",
             str(error),
