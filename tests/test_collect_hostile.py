@@ -141,7 +141,7 @@ def test_the_hooks_folder_is_for_its_owner_alone(places):
         assert made.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("trap", ["link", "open to all", "a file", "another's"])
+@pytest.mark.parametrize("trap", ["link", "open to all", "open to a group", "a file", "another's"])
 def test_a_folder_that_somebody_laid_there_is_not_used(places, trap, monkeypatch):
     memory, disk = places
     laid = ours(memory)
@@ -152,7 +152,7 @@ def test_a_folder_that_somebody_laid_there_is_not_used(places, trap, monkeypatch
         laid.touch()
     else:
         laid.mkdir()
-        laid.chmod(0o777 if trap == "open to all" else 0o755)
+        laid.chmod({"open to all": 0o702, "open to a group": 0o720}.get(trap, 0o755))
     if trap == "another's":
         real = os.lstat
         owner = os.getuid() + 1
