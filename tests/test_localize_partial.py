@@ -425,6 +425,20 @@ def test_whoever_arrives_last_is_late_whatever_its_own_work_looks_like():
     assert all(c.ranks == "all" or 2 not in c.ranks for c in causes)
 
 
+@pytest.mark.parametrize(("turns_of_the_slow", "is_cause"), [(11, False), (16, True)])
+def test_a_rank_that_is_last_no_more_often_than_by_turns_holds_nobody(turns_of_the_slow, is_cause):
+    """Patterns say rank 1; the arrivals of the same window, how often it was last of two."""
+    patterns = list(make_patterns(2, {1}, collectives=20))
+    long, short = 139_000_000, 5_000_000
+    is_last = np.arange(20) < turns_of_the_slow
+    for rank, stays in ((0, np.where(is_last, long, short)), (1, np.where(is_last, short, long))):
+        arrivals = patterns[rank].arrivals
+        arrivals = replace(arrivals, start_ns_C=arrivals.end_ns_C - stays)
+        patterns[rank] = replace(patterns[rank], arrivals=arrivals)
+    causes = localize_slow(patterns).causes
+    assert ((1,) in [cause.ranks for cause in causes]) is is_cause
+
+
 def schedule(cpu, waiting):
     return (Setting(key="cpu.schedule", value={"on_cpu_ns": cpu, "waiting_ns": waiting}),)
 

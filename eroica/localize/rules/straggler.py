@@ -39,6 +39,7 @@ MIN_WORK = 0.45  # of its own time: who waits more than it works holds nobody
 
 SOME_WORK = 0.30  # where the Flight Recorders say that it comes last: collectives cost all a lot
 
+MORE_THAN_FAIR = 1.3  # times what ranks would hold that are late in turn
 CONTRADICTION = 0.10  # of a window: less is jitter beside what the samples of many steps say
 AGREES = 0.6  # of all that is held by late ranks, by the slow ones
 MAIN_PART = 0.3  # of the excess, in the activity that is named
@@ -110,7 +111,9 @@ def _confirmed(view: JobView, found: Slowest) -> bool:
     late = late_ranks(table)
     held = sum(r.held_ns for r in late)
     mine = sum(r.held_ns for r in late if r.rank in slow)
-    return held <= 0 or mine >= 0.5 * held
+    # Of two ranks that take turns either holds the other half of the time.
+    needed = max(0.5, MORE_THAN_FAIR * len(slow) / len(table.ranks))
+    return held <= 0 or mine >= min(needed, 1.0) * held
 
 
 def _is_starved(view: JobView, work_R: Float64, found: Slowest) -> bool:
