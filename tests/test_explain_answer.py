@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from make_prompts import GOOD, answer, with_source
 
-from eroica.explain.answer import Grounds, ModelAnswer, diagnose, parse
+from eroica.explain.answer import Grounds, ModelAnswer, _lowered, diagnose, parse
 from eroica.explain.evidence import gather
 from eroica.explain.stream import ProseStream
+from eroica.records import Claim
 
 
 @pytest.fixture
@@ -195,3 +196,20 @@ def test_a_path_may_be_cited_by_its_end():
     grounds = Grounds(frozenset(), lines, (), frozenset())
     assert grounds.resolves("shardio/fetch.py:31") and grounds.resolves("fetch.py:20-35")
     assert not grounds.resolves("io/fetch.py:31") and not grounds.resolves("shardio/fetch.py:36")
+
+
+@pytest.mark.parametrize(
+    ("marks", "verdict"),
+    [
+        ("..", "established"),
+        (".x", "supported"),
+        ("..x", "supported"),
+        ("xx.", "hypothesis"),
+        ("x", "hypothesis"),
+        ("", "established"),
+    ],
+)
+def test_a_verdict_falls_with_the_claims_that_carry_a_mark(marks, verdict):
+    claims = [Claim(text="t", is_resolved=mark == ".") for mark in marks]
+    assert _lowered("established", claims, is_doubtful=False) == verdict
+    assert _lowered("insufficient evidence", claims, is_doubtful=False) == "insufficient evidence"
