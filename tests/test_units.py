@@ -52,3 +52,19 @@ def test_a_size_is_rounded_before_its_unit_is_chosen(num_bytes, text):
 )
 def test_a_share_shows_nothing_as_none_and_not_quite_all_as_not_all(fraction, text):
     assert units.share(fraction) == text
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([], ""),
+        ([3], "3"),
+        ([0, 1], "0-1"),
+        ([0, 2], "0,2"),
+        ([0, 1, 2, 5], "0-2,5"),
+        ([7, 5, 6, 1, 1], "1,5-7"),
+        ([0, 2, 3, 5, 6, 7], "0,2-3,5-7"),
+    ],
+)
+def test_ranks_that_follow_each_other_are_folded(values, text):
+    assert units.ranks(values) == text
