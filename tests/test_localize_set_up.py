@@ -224,3 +224,31 @@ def test_a_stage_that_waits_for_messages_makes_no_needless_collectives(program, 
     reduced = [(200, 5, stack.format("all_reduce")), *TRAINING]
     (cause,) = diagnose(program, reduced).causes
     assert cause.category == "excessive_small_collectives"
+
+
+DDP = "torch/nn/parallel/distributed.py"
+
+
+@pytest.mark.parametrize(
+    ("times", "is_cause"), [((100, 100), True), ((100, 15), False), ((0, 0), False)]
+)
+def test_buffers_that_every_rank_waits_for_before_each_forward(
+    program, monkeypatch, times, is_cause
+):
+    monkeypatch.setitem(FRAMES, "sync", ("DistributedDataParallel._sync_buffers", DDP))
+    monkeypatch.setitem(FRAMES, "ddp", ("DistributedDataParallel.forward", DDP))
+    settings = (setting(program, "ddp", {"bucket_cap_mb": 25.0}, "main:wrap"),)
+    evidence = job(
+        program,
+        [
+            ranks(program, [(time, 5, "main:forward ddp sync"), *TRAINING], settings)[0]
+            for time in times
+        ],
+    )
+    causes = [c for c in localize_slow([], evidence=evidence).causes if "buffers" in c.summary]
+    assert [(c.category, c.ranks) for c in causes] == [
+        ("redundant_gradient_sync", "all")
+    ] * is_cause
+    for cause in causes:
+        assert cause.functions[0].line == program.lines["wrap"]
+        assert cause.share == pytest.approx(100 / 280, abs=0.01)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from eroica.localize.rules.bookkeeping import bookkeeping, python_in_step
 from eroica.localize.rules.buckets import small_buckets
+from eroica.localize.rules.buffers import buffer_broadcast
 from eroica.localize.rules.communication import communication
 from eroica.localize.rules.compute import recompilation
 from eroica.localize.rules.cores import cores_taken
@@ -35,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     recompilation,
     communication,
     small_buckets,
+    buffer_broadcast,
     small_shards,
     repeated_sync,
     garbage_collection,
