@@ -16,8 +16,9 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
+from eroica.fix.facts import asked_if_empty
 from eroica.fix.threads import in_threads
-from eroica.fix.tree import Source, assigned, called, code, dotted, find, flat
+from eroica.fix.tree import Source, assigned, body_of, called, code, dotted, find, single
 
 CODE = "POL001"
 ANSWERS = frozenset(
@@ -142,22 +143,20 @@ def fix(context: Context) -> FixerResult | None:
 
 def _queue(context: Context, source: Source, loop: cst.While) -> FixerResult | None:
     for node in find(loop.body, cst.If):
-        queue = flat(node.test).removesuffix(".empty()")
-        if (
-            queue == flat(node.test)
-            or code(node.body).strip() != "continue"
-            or node.orelse is not None
-        ):
+        queue = asked_if_empty(node.test)
+        if not queue or node.orelse is not None or not _goes_round(source, node):
             continue
         after = source.following(node)
-        call = called(after[0]) if after else None
         made = assigned(after[0]) if after else None
-        call = made[1] if made is not None and isinstance(made[1], cst.Call) else call
+        small = single(after[0]) if after else None
+        value = made[1] if made is not None else getattr(small, "value", None)
+        call = value if isinstance(value, cst.Call) else None
         if call is None or dotted(call.func) not in (f"{queue}.get", f"{queue}.get_nowait"):
             continue
         edits = Edits(source)
         module = edits.module("queue", node)
         target = f"{code(made[0])} = " if made is not None else ""
+        target = "return " if isinstance(small, cst.Return) else target
         edits.replace(
             node,
             edits.statements(
@@ -167,6 +166,15 @@ def _queue(context: Context, source: Source, loop: cst.While) -> FixerResult | N
         edits.remove(after[0])
         return _result(context, source, loop, edits, "The thread sleeps until an item comes.")
     return None
+
+
+def _goes_round(source: Source, node: cst.If) -> bool:
+    """The block only goes on to the next look, after a sleep perhaps."""
+    *before, last = body_of(node)
+    calls = [called(statement) for statement in before]
+    return code(last) == "continue" and all(
+        call is not None and source.full_name(call.func) == "time.sleep" for call in calls
+    )
 
 
 def _spin(context: Context, source: Source, loop: cst.While) -> FixerResult | None:

@@ -17,7 +17,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.tree import Source, argument, code, last_name
+from eroica.fix.tree import Source, argument, code, dotted, last_name
 
 CODE = "IO002"
 ANSWERS = frozenset({"blocked_io", "polling_wait", "thread_lock_deadlock"})
@@ -107,6 +107,7 @@ _WAITING = {
     r"redis\.(?:Strict)?Redis(?:\.from_url)?": ("socket_timeout", None),
     r"psycopg2?\.connect|pymysql\.connect": ("connect_timeout", None),
 }
+_REQUESTS = frozenset({"get", "post", "put", "patch", "head", "options", "delete", "request"})
 _METHODS = {"communicate": "subprocess", "result": "concurrent.futures"}
 """Methods without arguments, and what a file imports whose objects have them."""
 
@@ -135,8 +136,20 @@ def _limit_of(source: Source, call: cst.Call) -> str:
         if re.fullmatch(rule, name):
             return keyword if _is_missing(call, keyword, position) else ""
     last = last_name(call.func)
+    if last in _REQUESTS and _is_session(source, call):
+        return "timeout" if _is_missing(call, "timeout", None) else ""
     is_method = isinstance(call.func, cst.Attribute) and source.uses(_METHODS.get(last, "-"))
     return "timeout" if is_method and not call.args else ""
+
+
+def _is_session(source: Source, call: cst.Call) -> bool:
+    """``self.session.get(url)`` of a session that the file makes."""
+    owner = dotted(call.func).rpartition(".")[0]
+    made = [value for target, value, _ in source.assignments() if target == owner]
+    return any(
+        source.full_name(getattr(value, "func", None)).lower() == "requests.session"
+        for value in made
+    )
 
 
 def _is_missing(call: cst.Call, keyword: str, position: int | None) -> bool:

@@ -141,6 +141,8 @@ def _is_set(source: Source, node: cst.CSTNode, value: cst.CSTNode) -> bool:
         return True
     if isinstance(value, cst.Call):
         name = code(value.func)
+        if name in ("list", "tuple", "iter") and len(value.args) == 1:
+            return _is_set(source, node, value.args[0].value)
         return name in ("set", "frozenset") or name.rpartition(".")[2] in (
             "union",
             "intersection",

@@ -265,8 +265,7 @@ def _add(context: Context, source: Source, call: cst.Call) -> FixerResult | None
         edits.add_import("from torch.utils.data import ConcatDataset")
         text = re.sub(re.escape(code(per_rank)), "part", code(made))
         edits.replace_text(made, f"ConcatDataset([{text} for part in {code(per_rank.value)}])")
-    if is_shuffled:
-        _set_epoch(edits, source, statement, call, name)
+    is_told = not is_shuffled or _set_epoch(edits, source, statement, call, name)
     return context.result(
         edits,
         why=f"{source.path}:{source.line(call)} "
@@ -275,9 +274,12 @@ def _add(context: Context, source: Source, call: cst.Call) -> FixerResult | None
             if per_rank is not None
             else "lets every rank read the whole data set."
         ),
-        behaviour="Each rank reads its share of all samples; an epoch has fewer steps a rank."
-        if per_rank is None
-        else "All ranks read from all parts in equal shares.",
+        behaviour=(
+            "Each rank reads its share of all samples; an epoch has fewer steps a rank."
+            if per_rank is None
+            else "All ranks read from all parts in equal shares."
+        )
+        + ("" if is_told else f" Call {name}.set_epoch(epoch) at each epoch for a new order."),
         score=0.9 if exact or per_rank is not None else 0.4,
     )
 
@@ -298,8 +300,8 @@ def _is_cut(source: Source, made: cst.BaseExpression) -> bool:
 
 def _set_epoch(
     edits: Edits, source: Source, statement: cst.CSTNode, call: cst.Call, name: str
-) -> None:
-    """Tell the sampler the epoch in the loop around the one over the loader."""
+) -> bool:
+    """Tell the sampler the epoch in the loop around the one over the loader, if it is found."""
     loader = next(
         (
             target
@@ -316,4 +318,5 @@ def _set_epoch(
             is_here = source.function_of(loop) is source.function_of(statement)
             sampler = name if is_here else f"{loader}.sampler"
             edits.before(around[0].body.body[0], f"{sampler}.set_epoch({around[0].target.value})")
-            return
+            return True
+    return False

@@ -213,7 +213,8 @@ def _in_place(
     edits = Edits(source)
     torch = edits.module("torch", loop)
     table = code(loop.iter)
-    condition = f" if {value} is not None" if guard or within is not None else ""
+    tested = value.removesuffix(".data")  # of ``p.grad.data`` it is the gradient that may be None
+    condition = f" if {tested} is not None" if guard or within is not None else ""
     function = source.function_of(loop)
     parts, flat = free("parts", function, source), free("flat", function, source)
     part, new_part = free("part", function, source), free("new", function, source)

@@ -18,7 +18,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import is_ranked
-from eroica.fix.tree import Source, code, dotted, find, names
+from eroica.fix.tree import Source, code, dotted, find, flat, names
 
 CODE = "SMP001"
 ANSWERS = frozenset(
@@ -54,7 +54,7 @@ def shard(items, rank, world):
 def fix(context: Context) -> FixerResult | None:
     """Interleave the split; None where no block of a rank is cut out."""
     for source, node in context.every(cst.Subscript, 0.4):
-        parts = _block(node)
+        parts = _block(node) or _by_names(source, node)
         if parts is None:
             continue
         rank, size = parts
@@ -92,6 +92,25 @@ def _block(node: cst.Subscript) -> tuple[str, str] | None:
         return None
     rank = cst.parse_expression(match[1])
     return (match[1], match[2]) if is_ranked(rank) else None
+
+
+def _by_names(source: Source, node: cst.Subscript) -> tuple[str, str] | None:
+    """Rank and size of ``[lo:hi]`` with ``lo = rank * k`` and ``hi = lo + k``."""
+    bounds = node.slice[0].slice if len(node.slice) == 1 else None
+    function = source.function_of(node)
+    if not isinstance(bounds, cst.Slice) or function is None or bounds.step is not None:
+        return None
+    low, high = (dotted(bound) for bound in (bounds.lower, bounds.upper))
+    made = {target: flat(value) for target, value, _ in source.assignments(function.body)}
+    match = re.fullmatch(r"([\w.()]+) ?\* ?([\w.]+)", made.get(low, ""))
+    if match is None or not high:
+        return None
+    rank, size = match[1], match[2]
+    if not is_ranked(cst.parse_expression(rank)):
+        rank, size = size, rank
+    ends = (f"{low} + {size}", f"({rank} + 1) * {size}")
+    is_block = is_ranked(cst.parse_expression(rank)) and made.get(high, "") in ends
+    return (rank, size) if is_block else None
 
 
 def _world(source: Source, node: cst.Subscript, size: str) -> str | None:

@@ -17,6 +17,7 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
 from eroica.fix.facts import backward_call
+from eroica.fix.nodes import find_each
 from eroica.fix.tree import assigned, code, find, names
 
 CODE = "SYN001"
@@ -137,6 +138,15 @@ def _host_sync(edits: Edits, loop: cst.CSTNode) -> list[cst.CSTNode]:
             ):
                 edits.replace(call.func.attr, cst.Name("detach"))
                 found.append(call)
+    for node in find(loop, cst.SimpleStatementLine):  # smooth = 0.9 * smooth + 0.1 * loss.item()
+        made = assigned(node)
+        if made is None or not isinstance(made[1], cst.BinaryOperation):
+            continue
+        if any(code(part) == code(made[0]) for part in find_each(made[1], cst.Name, cst.Attribute)):
+            for call in find(made[1], cst.Call):
+                if isinstance(call.func, cst.Attribute) and code(call).endswith(".item()"):
+                    edits.replace(call.func.attr, cst.Name("detach"))
+                    found.append(call)
     for call in find(loop, cst.Call):
         if isinstance(call.func, cst.Attribute) and call.func.attr.value == "append" and call.args:
             value = call.args[0].value

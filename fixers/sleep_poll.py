@@ -16,7 +16,8 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.tree import Source, Statement, called, code, dotted, find, flat, pairs
+from eroica.fix.facts import asked_if_empty
+from eroica.fix.tree import Source, Statement, called, code, dotted, find, pairs
 
 CODE = "POL002"
 ANSWERS = frozenset(
@@ -207,9 +208,9 @@ def _split(line: Statement, flag: str, threading: str, function: str) -> list[st
 
 def _blocking_get(context: Context, source: Source, loop: cst.While) -> FixerResult | None:
     """``while q.empty(): sleep`` right before ``q.get()``: get waits by itself."""
-    queue = flat(loop.test).removesuffix(".empty()")
+    queue = asked_if_empty(loop.test)
     after = source.following(loop)
-    if queue == flat(loop.test) or not after or f"{queue}.get()" not in code(after[0]):
+    if not queue or not after or f"{queue}.get()" not in code(after[0]):
         return None
     edits = Edits(source)
     edits.remove(loop)

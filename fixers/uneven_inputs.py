@@ -18,11 +18,11 @@ import re
 import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
-from eroica.fix.decisions import job_device
+from eroica.fix.decisions import job_device, works
 from eroica.fix.edits import Edits
 from eroica.fix.facts import backward_call, collectives, definitions, wrapped_models
 from eroica.fix.moves import leads_to_collective
-from eroica.fix.tree import Source, code, dotted, find, names
+from eroica.fix.tree import Loop, Source, code, dotted, find, names
 
 CODE = "UNE001"
 ANSWERS = frozenset({"uneven_inputs", "collective_count_mismatch", "divergent_control_flow"})
@@ -152,6 +152,24 @@ def fix(context: Context) -> FixerResult | None:
             if not _may(context, source, loop) or _is_pipeline(source, loop):
                 continue
             return _join(context, source, loop) or _together(context, source, loop)
+    return _by_hand(context)
+
+
+def _by_hand(context: Context) -> FixerResult | None:
+    """``it = iter(batches)`` and ``next(it)`` in a loop that trains: the iterator ends for all."""
+    for source, loop in context.every(cst.While, 0.6):
+        if backward_call(loop.body) is None and not works(context, source, loop.body):
+            continue
+        taken = [c for c in find(loop.body, cst.Call) if dotted(c.func) == "next" and c.args]
+        names_taken = {dotted(call.args[0].value) for call in taken}
+        if not taken or "StopIteration" not in code(loop):
+            continue
+        for target, value, _ in source.assignments():
+            is_iterator = isinstance(value, cst.Call) and dotted(value.func) == "iter"
+            if target in names_taken and is_iterator and len(value.args) == 1:  # type: ignore[attr-defined]
+                inner = value.args[0].value  # type: ignore[attr-defined]
+                if "while_all_have" not in code(inner):
+                    return _wrapped(context, source, loop, inner)
     return None
 
 
@@ -234,14 +252,21 @@ def _join(context: Context, source: Source, loop: cst.For) -> FixerResult | None
 
 
 def _together(context: Context, source: Source, loop: cst.For) -> FixerResult | None:
-    edits = Edits(source)
-    torch, dist = edits.module("torch"), edits.module("torch.distributed")
-    device = job_device(context, source)
     if "enumerate" == dotted(getattr(loop.iter, "func", None)):
         assert isinstance(loop.iter, cst.Call)
         inner = loop.iter.args[0].value
     else:
         inner = loop.iter
+    return _wrapped(context, source, loop, inner)
+
+
+def _wrapped(
+    context: Context, source: Source, loop: Loop, inner: cst.BaseExpression
+) -> FixerResult | None:
+    """Take batches only while all ranks have one."""
+    edits = Edits(source)
+    torch, dist = edits.module("torch"), edits.module("torch.distributed")
+    device = job_device(context, source)
     edits.replace_text(inner, f"while_all_have({code(inner)}{device})")
     if not source.functions_named("while_all_have"):
         edits.add_helper(HELPER.format(torch=torch, dist=dist))
@@ -255,7 +280,7 @@ def _together(context: Context, source: Source, loop: cst.For) -> FixerResult | 
     )
 
 
-def _score(context: Context, source: Source, loop: cst.For) -> float:
+def _score(context: Context, source: Source, loop: Loop) -> float:
     exact = context.cause.category == "uneven_inputs"
     if context.is_near(source, loop, 0):
         return 0.8 if exact else 0.5

@@ -282,3 +282,113 @@ def test_a_condition_on_the_rank_is_known_in_all_its_forms_by_fixers_and_by_the_
 )  # fmt: skip
 def test_other_ranks_than_this_processs_are_none(test):
     assert not is_ranked(cst.parse_expression(test))
+
+
+HEAD = "import torch\nimport torch.distributed as dist\n\n"
+
+
+def test_a_gradient_that_may_be_none_is_asked_itself_and_not_its_data():
+    text = """\
+def sync(model):
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad.data)  # <-- here
+"""
+    made = patched("COM001", HEAD + text, "excessive_small_collectives")
+    assert "[p.grad.data for p in model.parameters() if p.grad is not None]" in made
+
+
+def test_batches_taken_by_hand_end_for_all_ranks_together():
+    text = """\
+def train(model, loader):
+    it = iter(loader)
+    while True:
+        try:
+            x = next(it)  # <-- here
+        except StopIteration:
+            break
+        model(x).sum().backward()
+"""
+    made = patched("UNE001", HEAD + text, "uneven_inputs", "stuck")
+    assert "    it = iter(while_all_have(loader))\n" in made
+
+
+@pytest.mark.parametrize("test", ["q.empty()", "q.qsize() == 0", "not q.qsize()", "(q.empty())"])
+def test_a_queue_that_is_asked_in_a_circle_is_waited_on(test):
+    text = f"""\
+import time
+
+def take(q):
+    while True:
+        if {test}:
+            time.sleep(0.05)  # <-- here
+            continue
+        return q.get()
+"""
+    made = patched("POL001", text, "polling_wait")
+    assert (
+        "        try:\n            return q.get(timeout=0.2)\n        except queue.Empty:\n" in made
+    )
+    waits = f"import time\n\ndef take(q):\n    while {test}:  # <-- here\n        time.sleep(1)\n"
+    made = patched("POL002", f"{waits}    return q.get()\n", "polling_wait")
+    assert made.endswith("def take(q):\n    return q.get()\n")
+
+
+@pytest.mark.parametrize(
+    ("lines", "after"),
+    [
+        (["lo = rank * per", "hi = lo + per"], "rows[rank:per * world:world]"),
+        (["lo = per * rank", "hi = (rank + 1) * per"], "rows[rank:per * world:world]"),
+        (["lo = rank * per", "hi = lo + 2"], None),
+        (["lo = seed * per", "hi = lo + per"], None),
+    ],
+)
+def test_a_block_cut_by_named_bounds_is_dealt_in_turn(lines, after):
+    text = "\n    ".join(["def mine(rows, rank, world, seed):", "per = len(rows) // world", *lines])
+    made = patched("SMP001", f"{text}\n    return rows[lo:hi]  # <-- here\n", "load_imbalance")
+    assert (made is None) if after is None else made.endswith(f"return {after}\n")
+
+
+@pytest.mark.parametrize(
+    "waits", ["for p in procs:\n        p.wait()", "codes = [p.wait() for p in procs]"]
+)
+def test_processes_that_were_appended_are_watched_all_at_once(waits):
+    text = f"""\
+import subprocess
+
+def main(n):
+    procs = []
+    for r in range(n):
+        procs.append(subprocess.Popen(["train", str(r)]))
+    {waits}  # <-- here
+    return 0
+"""
+    made = patched("LCH001", text, "rank_exited", "stuck")
+    assert "    while any(p.poll() is None for p in procs):\n" in made
+    assert ("codes = [p.wait() for p in procs]" in made) is ("codes" in waits)
+
+
+def test_a_session_gets_a_time_out_and_a_running_mean_stays_on_the_device():
+    session = "import requests\n\nS = requests.Session()\n\ndef get(url):\n    return S.get(url)"
+    made = patched("IO002", f"{session}  # <-- here\n", "blocked_io", "stuck")
+    assert "S.get(url, timeout=60)" in made
+    text = """\
+def train(model, data, mean):
+    for x in data:
+        loss = model(x)
+        loss.backward()
+        mean = 0.9 * mean + 0.1 * loss.item()  # <-- here
+"""
+    assert "0.1 * loss.detach()" in patched("SYN001", text, "host_sync")
+
+
+def test_who_must_tell_the_sampler_the_epoch_is_told_so():
+    text = """\
+from torch.utils.data import DataLoader
+
+def build(ds):
+    return DataLoader(ds, batch_size=8, shuffle=True)  # <-- here
+"""
+    example = Example(before=text, category="sampler_misconfiguration")
+    result = find_fixer("SMP002").fix(context_of(find_fixer("SMP002"), example))
+    assert "set_epoch(epoch)" in result.behaviour

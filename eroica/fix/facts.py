@@ -9,7 +9,19 @@ from collections.abc import Iterator
 import libcst as cst
 
 from eroica.fix.nodes import children
-from eroica.fix.tree import Function, Loop, Source, body_of, code, dotted, find, names, single, walk
+from eroica.fix.tree import (
+    Function,
+    Loop,
+    Source,
+    body_of,
+    code,
+    dotted,
+    find,
+    flat,
+    names,
+    single,
+    walk,
+)
 
 # torch.distributed functions that every rank of the group must reach (torch 2.x, module c10d).
 COLLECTIVES = frozenset(
@@ -355,6 +367,14 @@ def interval_of(part: cst.BaseExpression) -> cst.BinaryOperation | None:
 def is_interval(part: cst.BaseExpression) -> bool:
     """True for ``x % n == y`` and its like."""
     return interval_of(part) is not None
+
+
+def asked_if_empty(test: cst.BaseExpression) -> str:
+    """Return the queue that a test asks whether it is empty; an empty string for other tests."""
+    match = re.fullmatch(
+        r"([\w.]+)\.empty\(\)|([\w.]+)\.qsize\(\) == 0|not ([\w.]+)\.qsize\(\)", flat(test)
+    )
+    return next((name for name in match.groups() if name), "") if match is not None else ""
 
 
 def counter_of(loop: Loop) -> str:
