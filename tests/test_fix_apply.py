@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 
 import msgspec
 import pytest
@@ -305,3 +306,14 @@ def test_only_a_fixers_patch_is_read_back_as_safe(tmp_path):
     by_model = msgspec.structs.replace(by_fixer, id="M1", source="model openai:x")
     folder.write_patches([by_fixer, by_model])
     assert [one.label for one in folder.read_patches()] == ["safe", "review"]
+
+
+def test_only_the_last_application_is_taken_back(root, folder, monkeypatch):
+    room = import_module("eroica.fix.apply")
+    for n, (path, old) in enumerate((("a.py", A), ("b.py", B)), 1):
+        monkeypatch.setattr(room, "now", lambda n=n: f"2026-01-01T00:00:0{n}Z")
+        apply([patch(file_edit(path, old, f"n = {n}\n"), patch_id=f"P{n}")], root, folder)
+    assert undo(folder) == ["b.py"]
+    assert (root / "a.py").read_text() == "n = 1\n"
+    assert undo(folder) == ["a.py"]
+    assert (root / "a.py").read_text() == A

@@ -127,10 +127,11 @@ def test_text_of_code_has_no_comments_in_it():
         ("import queue as q\ndef run(queue):\n    pass\n", "queue", "q", ""),
         ("import time\ndef run(a):\n    time = a()\n", "time", "time_module",
          "import time as time_module\n"),
-        ("def run(x):\n    import time\n", "time", "time", "import time\n"),
         ("def run(x):\n    pass\n", "torch.distributed", "dist",
          "import torch.distributed as dist\n"),
         ("import torch\ndef run(x):\n    pass\n", "torch.distributed", "torch.distributed", ""),
+        ("def run(x):\n    pass\n    import time\n", "time", "time_module",
+         "import time as time_module\n"),
         ("dist = 1\ndef run(x):\n    pass\n", "torch.distributed", "distributed_module",
          "import torch.distributed as distributed_module\n"),
     ],
@@ -155,3 +156,11 @@ def test_a_byte_order_mark_stays_where_it_is():
     assert made == "\ufeffimport gc\nimport torch\n\ndef f(x):\n    return x + gc.isenabled()\n"
     gates = {gate.name: gate for gate in check([file_edit("a.py", text, made)])}
     assert gates["compiles"].passed and gates["names"].passed
+
+
+def test_what_a_function_imports_counts_behind_that_line_only():
+    source = Source("a.py", "def run(x):\n    first()\n    import time as clock\n    last()\n")
+    first, _, last = body_of(source.functions_named("run")[0])
+    assert (source.alias("time"), source.alias("time", first)) == (None, None)
+    assert source.alias("time", last) == "clock"
+    assert Edits(source).module("time", last) == "clock"

@@ -295,10 +295,8 @@ def step_loops(source: Source, sources: tuple[Source, ...] = ()) -> list[Loop]:
     for loop in find(source.module, cst.For | cst.While):  # type: ignore[arg-type]
         assert isinstance(loop, cst.For | cst.While)
         if backward_call(loop.body) is not None or _calls_training(source, loop, sources):
-            inner = [o for o in found if loop in set(source.loops(o))]
-            found = [o for o in found if o not in source.loops(loop)]
-            if not inner:
-                found.append(loop)
+            around = source.loops(loop)  # they come before it
+            found = [*(other for other in found if other not in around), loop]
     return found
 
 

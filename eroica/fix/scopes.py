@@ -14,6 +14,8 @@ def name_for(source: Source, full: str, at: cst.CSTNode | None = None) -> tuple[
     ``def run(queue): ...`` hides the module of that name: it gets another one then.
     """
     taken = bound_names(source, at)
+    if at is not None:  # a function that imports a name further down has none until then
+        taken |= source.local_imports(at, is_before=False).keys() - source.local_imports(at).keys()
     known = source.alias(full, at)
     if known is not None and known.partition(".")[0] not in taken:
         return known, ""

@@ -211,7 +211,7 @@ class Source:
 
         What only a function imports is not known to the others: it counts at a node behind it.
         """
-        known = self.top_imports | (self._imported_before(at) if at is not None else {})
+        known = self.top_imports | (self.local_imports(at) if at is not None else {})
         best = max(
             (
                 (len(target), name)
@@ -225,11 +225,11 @@ class Source:
         length, name = best
         return name + full[length:]
 
-    def _imported_before(self, at: cst.CSTNode) -> dict[str, str]:
-        """What the functions around a node import in lines before it."""
+    def local_imports(self, at: cst.CSTNode, *, is_before: bool = True) -> dict[str, str]:
+        """Return what the functions around a node import, in lines before it or behind it."""
         around = [a for a in self.ancestors(at) if isinstance(a, cst.FunctionDef)]
         lines = [n for a in around for n in find_each(a, cst.Import, cst.ImportFrom)]
-        return dict(_imported(n for n in lines if self.line(n) < self.line(at)))
+        return dict(_imported(n for n in lines if (self.line(n) < self.line(at)) is is_before))
 
     def assignments(
         self, within: cst.CSTNode | None = None
