@@ -41,7 +41,10 @@ class Probe:
         def measure(module, args, out):
             self.values = out.sort()  # measure
 
-        return measure
+        def adapt(module, args, out):
+            return out + self.low(out)  # adapt
+
+        return adapt if self.is_adapting else measure
 
 
 class Stage:
@@ -175,6 +178,11 @@ def test_a_forward_hook_that_measures_is_no_part_of_the_model(program):
     assert (cause.category, cause.ranks) == ("python_overhead", "all")
     assert cause.functions[0].line == program.lines["measure"]
     assert cause.share == pytest.approx(90 / 270, abs=0.01)
+
+
+def test_a_hook_that_gives_an_output_back_is_the_models_work(program):
+    rows = [(90, 90, "main:forward forward Probe.watch.<locals>.adapt:adapt"), *TRAINING]
+    assert not diagnose(program, rows).causes
 
 
 def test_the_models_own_forward_is_no_hook(program):

@@ -57,8 +57,19 @@ def hooked_frame(view: JobView, row: Row, names: frozenset[str]) -> Place | None
         place, caller = row.frames[position], row.frames[position + 1]
         is_from_torch = any(part in (caller.file or "") for part in _TORCH_CALLERS)
         if is_from_torch and place in row.project and _is_named(view, place, names):
-            return place
+            return None if _gives_back(view, place) else place
     return None
+
+
+def _gives_back(view: JobView, place: Place) -> bool:
+    """Whether the hook returns something: torch puts that in place of the module's output, so that
+    what it does (an adapter, a mask) is the model's work."""
+    info = view.project.enclosing(place.file, place.line)
+    returned = [n.value for n in info.own_nodes if isinstance(n, ast.Return)] if info else []
+    return any(
+        value is not None and not (isinstance(value, ast.Constant) and value.value is None)
+        for value in returned
+    )
 
 
 def _is_named(view: JobView, place: Place, names: frozenset[str]) -> bool:
