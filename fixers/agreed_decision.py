@@ -18,7 +18,8 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.decisions import device_of, differs, free, job_device, works
 from eroica.fix.edits import Edits
-from eroica.fix.facts import agreed_names, ends_early, is_local, ranked
+from eroica.fix.facts import agreed_names, ends_early, is_local
+from eroica.fix.ranks import ranked
 from eroica.fix.tree import Function, Source, Statement, code, dotted, find, names
 
 CODE = "DIV001"

@@ -14,7 +14,7 @@ A step leaves much garbage in cycles: memory grows until the next collection.
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import counter_of, step_loops
+from eroica.fix.loops import counter_of, step_loops
 from eroica.fix.tree import Loop, Source
 
 CODE = "GC002"

@@ -16,7 +16,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import asked_if_empty
+from eroica.fix.loops import asked_if_empty
 from eroica.fix.threads import in_threads
 from eroica.fix.tree import Source, assigned, body_of, called, code, dotted, find, single
 

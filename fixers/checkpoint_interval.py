@@ -16,15 +16,8 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import (
-    calls_here,
-    conjuncts,
-    counter_of,
-    definitions,
-    interval_of,
-    joined,
-    step_loops,
-)
+from eroica.fix.facts import calls_here, conjuncts, definitions, joined
+from eroica.fix.loops import counter_of, interval_of, step_loops
 from eroica.fix.settings import literal_behind
 from eroica.fix.tree import Loop, Source, code, find
 

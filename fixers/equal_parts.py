@@ -19,7 +19,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import is_ranked
+from eroica.fix.ranks import is_ranked
 from eroica.fix.tree import Source, code, dotted, find, names
 
 CODE = "SMP003"

@@ -18,17 +18,10 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import (
-    calls_here,
-    conjuncts,
-    counter_of,
-    definitions,
-    is_interval,
-    joined,
-    ranked,
-    step_loops,
-)
+from eroica.fix.facts import calls_here, conjuncts, definitions, joined
+from eroica.fix.loops import counter_of, is_interval, step_loops
 from eroica.fix.nodes import find_each
+from eroica.fix.ranks import ranked
 from eroica.fix.steps import is_training
 from eroica.fix.tree import Loop, Source, assigned, called, code, dotted, find, names
 

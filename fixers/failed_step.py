@@ -17,7 +17,8 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.decisions import device_of, free
 from eroica.fix.edits import Edits
-from eroica.fix.facts import calls_here, collectives, definitions, step_loops
+from eroica.fix.facts import calls_here, collectives, definitions
+from eroica.fix.loops import step_loops
 from eroica.fix.tree import Loop, Source, body_of, code, find
 
 CODE = "EXC002"

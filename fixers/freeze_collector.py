@@ -16,7 +16,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import step_loops
+from eroica.fix.loops import step_loops
 from eroica.fix.tree import Loop, Source
 
 CODE = "GC001"

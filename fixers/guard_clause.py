@@ -19,8 +19,9 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import backward_call, collectives, definitions, ends_early, ranked
+from eroica.fix.facts import backward_call, collectives, definitions, ends_early
 from eroica.fix.moves import hoist, meets_all
+from eroica.fix.ranks import ranked
 from eroica.fix.tree import Source, called, code, find
 
 CODE = "COL002"

@@ -14,7 +14,8 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import backward_call, conjuncts, is_interval, wrapped_models
+from eroica.fix.facts import backward_call, conjuncts, wrapped_models
+from eroica.fix.loops import is_interval
 from eroica.fix.tree import Loop, Source, code, find, names
 
 CODE = "DDP002"

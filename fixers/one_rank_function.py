@@ -18,8 +18,9 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import definitions, ranked
+from eroica.fix.facts import definitions
 from eroica.fix.moves import hoist, in_groups, meets_all, shared_statements
+from eroica.fix.ranks import ranked
 from eroica.fix.tree import Function, Source, body_of, code, dotted, find, is_docstring
 
 CODE = "COL004"

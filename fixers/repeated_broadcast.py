@@ -24,9 +24,9 @@ from eroica.fix.facts import (
     collectives,
     definitions,
     short,
-    step_loops,
     wrapped_models,
 )
+from eroica.fix.loops import step_loops
 from eroica.fix.tree import Function, Source, called, code, main_block
 
 CODE = "DDP004"

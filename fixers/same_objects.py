@@ -19,7 +19,9 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import definitions, is_collective, is_ranked, ranked, short, step_loops
+from eroica.fix.facts import definitions, is_collective, short
+from eroica.fix.loops import step_loops
+from eroica.fix.ranks import is_ranked, ranked
 from eroica.fix.tree import Source, assigned, called, code, dotted, find, names
 
 CODE = "COM004"

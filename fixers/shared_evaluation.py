@@ -16,8 +16,9 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.decisions import job_device
 from eroica.fix.edits import Edits
-from eroica.fix.facts import conjuncts, definitions, ranked
+from eroica.fix.facts import conjuncts, definitions
 from eroica.fix.moves import call_sites, regroup
+from eroica.fix.ranks import ranked
 from eroica.fix.steps import ratio_of
 from eroica.fix.tree import Function, Source, argument, code, dotted, find, names
 

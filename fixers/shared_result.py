@@ -15,7 +15,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import ranked
+from eroica.fix.ranks import ranked
 from eroica.fix.tree import Source, called, code, find, names
 
 CODE = "DIV004"

@@ -16,7 +16,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import asked_if_empty
+from eroica.fix.loops import asked_if_empty
 from eroica.fix.tree import Source, Statement, called, code, dotted, find, pairs
 
 CODE = "POL002"

@@ -18,7 +18,9 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import calls_here, definitions, is_barrier, ranked, step_loops
+from eroica.fix.facts import calls_here, definitions, is_barrier
+from eroica.fix.loops import step_loops
+from eroica.fix.ranks import ranked
 from eroica.fix.tree import Source, body_of, called, code, find, walk
 
 CODE = "BAR001"

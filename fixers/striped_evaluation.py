@@ -16,8 +16,9 @@ import libcst as cst
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.decisions import free, job_device
 from eroica.fix.edits import Edits
-from eroica.fix.facts import conjuncts, joined, ranked
+from eroica.fix.facts import conjuncts, joined
 from eroica.fix.moves import call_sites
+from eroica.fix.ranks import ranked
 from eroica.fix.steps import ratio_of
 from eroica.fix.tree import Function, Source, code, dotted, find, main_block, single
 

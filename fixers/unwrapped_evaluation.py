@@ -15,8 +15,9 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import backward_call, calls_here, definitions, ranked, wrapped_models
+from eroica.fix.facts import backward_call, calls_here, definitions, wrapped_models
 from eroica.fix.moves import call_sites
+from eroica.fix.ranks import ranked
 from eroica.fix.tree import Source, dotted, find
 
 CODE = "EVL001"

@@ -7,8 +7,9 @@ from make_variations import VARIATIONS
 from eroica.fix.context import Example
 from eroica.fix.diff import file_edit
 from eroica.fix.examples import FILE, context_of, outcome, source_of
-from eroica.fix.facts import is_ranked, step_loops
 from eroica.fix.gates import check
+from eroica.fix.loops import step_loops
+from eroica.fix.ranks import is_ranked
 from eroica.fix.registry import find_fixer, load_fixers
 from eroica.fix.tree import Source, code
 

@@ -13,11 +13,11 @@ from eroica.fix.facts import (
     collectives,
     conjuncts,
     definitions,
-    is_interval,
     is_local,
-    ranked,
 )
+from eroica.fix.loops import is_interval
 from eroica.fix.moves import meets_all
+from eroica.fix.ranks import ranked
 from eroica.fix.tree import Function, Source, code, dotted, find, names, walk
 
 # Whose value is another on each rank: the clock, chance, the file system, what the data holds.

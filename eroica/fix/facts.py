@@ -1,7 +1,4 @@
-"""What source says about ranks and collectives: names, conditions, training loops.
-
-More than 300 lines since each collective has one.
-"""
+"""What source says about collectives and conditions: which calls meet, what a test depends on."""
 
 import re
 from collections.abc import Iterator
@@ -11,15 +8,11 @@ import libcst as cst
 from eroica.fix.nodes import children
 from eroica.fix.tree import (
     Function,
-    Loop,
     Source,
-    body_of,
     code,
     dotted,
     find,
-    flat,
     names,
-    single,
     walk,
 )
 
@@ -71,22 +64,8 @@ HIDDEN = frozenset(
         "gather_for_metrics",
     ]
 )
-_RANK = re.compile(
-    r"(?!(?:.*_)?(?:per|num|n|max|min|by|each|of|low|lora|matrix|full)_rank)(?:.*_)?(?:rank|rank_?id)\d*|(?:is_?)?(?:main|master|chief|primary)(?:_?(?:process|rank|proc|node))?"
-    r"|(?:is_?)?(?:global|world|local)_zero|is_?rank_?(?:0|zero)|rank_?(?:0|zero)(?:_only)?|is_(?:local_)?(?:main|world)_process(?:_zero)?",
-    re.I,
-)
-# This process's own number, asked for: not that of another in a group (get_global_rank).
-_RANK_CALLS = re.compile(
-    r"(?:.*\.)?_?(?!\w*(?:matrix|lora|full|low)_rank|get_(?:global|group)_rank)"
-    r"(?:(?:\w+_)?rank|is_(?:main|local_main|world)_process"
-    r"|is_main|is_master(?:_ordinal)?|(?:is_)?rank_?(?:zero|0)|process_index)"
-)
-_RANK_VARIABLES = re.compile(
-    r"(?:(?:LOCAL|GROUP|NODE|PMI|OMPI_COMM_WORLD)_)?RANK|SLURM_(?:PROCID|LOCALID)"
-)
 # Calls whose value differs from rank to rank: data, time, randomness, the file system.
-_LOCAL_CALLS = re.compile(
+LOCAL_CALLS = re.compile(
     r"(?:.*\.)?(?:isfinite|isnan|isinf|any|all|item|exists|isfile|isdir|is_file|is_dir|time|"
     r"perf_counter|monotonic|random|randint|rand|choice|uniform|empty|full|update|step|check|"
     r"should_stop|stop|next|numel|max|min|sum|mean)"
@@ -184,65 +163,19 @@ def _fits(source: Source, function: Function, is_method: bool) -> bool:
     return isinstance(source.enclosing(function, cst.ClassDef), cst.ClassDef) is is_method
 
 
-def rank_names(source: Source) -> frozenset[str]:
-    """Return the names (and dotted names) whose value depends on the rank."""
-    known = source.memo.get("rank_names")
-    if isinstance(known, frozenset):
-        return known
-    found: set[str] = set()
-    for _ in range(2):
-        for target, value, _statement in source.assignments():
-            if is_ranked(value, frozenset(found)):
-                found.add(target)
-    source.memo["rank_names"] = names_of_ranks = frozenset(found)
-    return names_of_ranks
-
-
-def is_ranked(node: cst.CSTNode, known: frozenset[str] = frozenset()) -> bool:
-    """True where an expression itself names a rank (a seed of it, or an offset, does not count)."""
-    if isinstance(node, cst.Comparison | cst.BooleanOperation | cst.UnaryOperation):
-        return any(is_ranked(child, known) for child in node.children)
-    if isinstance(node, cst.ComparisonTarget):
-        return is_ranked(node.comparator, known)
-    if isinstance(node, cst.IfExp):
-        return is_ranked(node.test, known)
-    if isinstance(node, cst.Call):
-        name = dotted(node.func)
-        if _RANK_CALLS.fullmatch(name):
-            return True
-        if name.endswith(("environ.get", "getenv")) and node.args:
-            return bool(_RANK_VARIABLES.fullmatch(code(node.args[0].value).strip("\"'")))
-        return name in ("int", "bool", "divmod") and any(
-            is_ranked(arg.value, known) for arg in node.args
-        )
-    if isinstance(node, cst.Subscript):
-        at = node.slice[0].slice if len(node.slice) == 1 else None
-        key = code(at.value).strip("\"'") if isinstance(at, cst.Index) else ""
-        return dotted(node.value).endswith("environ") and bool(_RANK_VARIABLES.fullmatch(key))
-    if isinstance(node, cst.BinaryOperation):
-        return is_ranked(node.left, known)
-    name = dotted(node)
-    return bool(name) and (name in known or bool(_RANK.fullmatch(name.rpartition(".")[2])))
-
-
-def ranked(source: Source, test: cst.BaseExpression) -> bool:
-    """True for a condition that comes out differently on different ranks by their number."""
-    return is_ranked(test, rank_names(source))
-
-
 def is_local(source: Source, test: cst.BaseExpression, function: Function | None) -> bool:
     """True for a condition on data, time or files of this rank that no collective made equal."""
     reduced = agreed_names(source, function) if function is not None else set()
     if any(dotted(n) in reduced for n in walk(test)):
         return False
-    if any(_LOCAL_CALLS.fullmatch(short(source, call) or "-") for call in find(test, cst.Call)):
+    if any(LOCAL_CALLS.fullmatch(short(source, call) or "-") for call in find(test, cst.Call)):
         return True
     if function is None:
         return False
     made = {
         target: value
         for target, value, _ in source.assignments(function.body)
-        if any(_LOCAL_CALLS.fullmatch(short(source, c) or "-") for c in find(value, cst.Call))
+        if any(LOCAL_CALLS.fullmatch(short(source, c) or "-") for c in find(value, cst.Call))
     }
     return bool(names(test) & made.keys())
 
@@ -286,58 +219,6 @@ def backward_call(node: cst.CSTNode) -> cst.Call | None:
     return None
 
 
-def step_loops(source: Source, sources: tuple[Source, ...] = ()) -> list[Loop]:
-    """Return the loops that train: innermost ones that reach a ``.backward()``.
-
-    A loop over epochs, which calls a function with a loop over steps in it, is none.
-    """
-    found: list[Loop] = []
-    for loop in find(source.module, cst.For | cst.While):  # type: ignore[arg-type]
-        assert isinstance(loop, cst.For | cst.While)
-        if backward_call(loop.body) is not None or _calls_training(source, loop, sources):
-            around = source.loops(loop)  # they come before it
-            found = [*(other for other in found if other not in around), loop]
-    return found
-
-
-def _calls_training(
-    source: Source, node: cst.CSTNode, sources: tuple[Source, ...], depth: int = 2
-) -> bool:
-    """Whether a step is trained in a function that is called in a loop, or further down."""
-    body = node.body if isinstance(node, cst.For | cst.While) else node
-    for call in calls_here(body):
-        for other, function in definitions(source, call, sources):
-            backward = backward_call(function.body)
-            if backward is not None:
-                found = not any(map(_steps, other.loops(backward)))
-            else:
-                found = depth > 0 and _trains_once(other, function, sources, depth - 1)
-            if found:
-                return True
-    return False
-
-
-def _trains_once(
-    source: Source, function: Function, sources: tuple[Source, ...], depth: int
-) -> bool:
-    """Whether a function leads to training, and not in a loop of its own."""
-    return _calls_training(source, function.body, sources, depth) and not any(
-        _calls_training(source, loop, sources, depth) for loop in _loops_in(function)
-    )
-
-
-def _loops_in(function: Function) -> list[Loop]:
-    return [*find(function.body, cst.For), *find(function.body, cst.While)]
-
-
-def _steps(loop: Loop) -> bool:
-    """An optimizer steps in it: it is no loop over parts of one batch."""
-    return any(
-        isinstance(call.func, cst.Attribute) and call.func.attr.value == "step"
-        for call in calls_here(loop.body)
-    )
-
-
 def wrapped_models(source: Source) -> dict[str, cst.Call]:
     """Return the names bound to DistributedDataParallel and the constructor of each."""
     return {
@@ -346,49 +227,3 @@ def wrapped_models(source: Source) -> dict[str, cst.Call]:
         if isinstance(value, cst.Call)
         and source.full_name(value.func).rpartition(".")[2] in ("DistributedDataParallel", "DDP")
     }
-
-
-def interval_of(part: cst.BaseExpression) -> cst.BinaryOperation | None:
-    """Return ``x % n`` of ``x % n == y``, ``y == x % n`` and ``not x % n``."""
-    sides: list[cst.BaseExpression] = []
-    if isinstance(part, cst.Comparison) and len(part.comparisons) == 1:
-        if isinstance(part.comparisons[0].operator, cst.Equal):
-            sides = [part.left, part.comparisons[0].comparator]
-    elif isinstance(part, cst.UnaryOperation) and isinstance(part.operator, cst.Not):
-        sides = [part.expression]
-    for side in sides:
-        if isinstance(side, cst.BinaryOperation) and isinstance(side.operator, cst.Modulo):
-            return side
-    return None
-
-
-def is_interval(part: cst.BaseExpression) -> bool:
-    """True for ``x % n == y`` and its like."""
-    return interval_of(part) is not None
-
-
-def asked_if_empty(test: cst.BaseExpression) -> str:
-    """Return the queue that a test asks whether it is empty; an empty string for other tests."""
-    match = re.fullmatch(
-        r"([\w.]+)\.empty\(\)|([\w.]+)\.qsize\(\) == 0|not ([\w.]+)\.qsize\(\)", flat(test)
-    )
-    return next((name for name in match.groups() if name), "") if match is not None else ""
-
-
-def counter_of(loop: Loop) -> str:
-    """The number of the turn: of range or enumerate, or counted up by one in each turn."""
-    if isinstance(loop, cst.For):
-        call = loop.iter
-        while isinstance(call, cst.Call) and dotted(call.func).endswith("tqdm") and call.args:
-            call = call.args[0].value
-        kind = dotted(call.func) if isinstance(call, cst.Call) else ""
-        if kind in ("range", "trange", "tqdm.trange", "count", "itertools.count"):
-            return dotted(loop.target)
-        if kind == "enumerate" and isinstance(loop.target, cst.Tuple):
-            return dotted(loop.target.elements[0].value)
-    for statement in body_of(loop):
-        small = single(statement)
-        is_sum = isinstance(small, cst.AugAssign) and isinstance(small.operator, cst.AddAssign)
-        if is_sum and code(small.value) == "1" and dotted(small.target):  # type: ignore[union-attr]
-            return dotted(small.target)  # type: ignore[union-attr]
-    return ""

@@ -14,9 +14,9 @@ from eroica.fix.facts import (
     is_collective,
     is_local,
     joined,
-    ranked,
     reaches_collective,
 )
+from eroica.fix.ranks import ranked
 from eroica.fix.tree import Function, Source, code, dotted, find, last_name, names, single, walk
 
 Test = Callable[[cst.CSTNode], bool]

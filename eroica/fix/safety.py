@@ -22,7 +22,8 @@ from eroica.fix.distributed import (
     leading_functions,
     parsed,
 )
-from eroica.fix.facts import _LOCAL_CALLS, _RANK, _RANK_CALLS, _RANK_VARIABLES
+from eroica.fix.facts import LOCAL_CALLS
+from eroica.fix.ranks import RANK, RANK_CALLS, RANK_VARIABLES
 
 _EXITS = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 
@@ -100,7 +101,7 @@ class _Walker:
             if isinstance(node, ast.Assign) and self._names_rank(node.value, found):
                 value = node.value
                 if isinstance(value, ast.Compare | ast.BoolOp | ast.IfExp | ast.UnaryOp) or (
-                    isinstance(value, ast.Call) and _RANK_CALLS.fullmatch(ast.unparse(value.func))
+                    isinstance(value, ast.Call) and RANK_CALLS.fullmatch(ast.unparse(value.func))
                 ):
                     found |= {ast.unparse(t) for t in node.targets}
         return found
@@ -108,17 +109,17 @@ class _Walker:
     def _names_rank(self, test: ast.expr, known: set[str]) -> bool:
         for node in ast.walk(test):
             if isinstance(node, ast.Name | ast.Attribute):
-                if _RANK.fullmatch(last_name(node)) or ast.unparse(node) in known:
+                if RANK.fullmatch(last_name(node)) or ast.unparse(node) in known:
                     return True
-            elif isinstance(node, ast.Call) and _RANK_CALLS.fullmatch(ast.unparse(node.func)):
+            elif isinstance(node, ast.Call) and RANK_CALLS.fullmatch(ast.unparse(node.func)):
                 return True
-            elif isinstance(node, ast.Constant) and _RANK_VARIABLES.fullmatch(str(node.value)):
+            elif isinstance(node, ast.Constant) and RANK_VARIABLES.fullmatch(str(node.value)):
                 return True  # os.environ["RANK"]
         return False
 
     def _is_local_call(self, node: ast.AST) -> bool:
         return isinstance(node, ast.Call) and bool(
-            _LOCAL_CALLS.fullmatch(last_name(node.func) or "-")
+            LOCAL_CALLS.fullmatch(last_name(node.func) or "-")
         )
 
     def _kind(self, test: ast.expr) -> str:
