@@ -47,15 +47,8 @@ def fix(
 
     Example: eroica fix
     """
-    if accept not in (None, "safe", "all"):
-        raise InputError(
-            f"--accept {accept} is unknown",
-            "expected safe or all",
-            next_step="eroica fix --accept safe --apply",
-        )
+    _check(accept, None if no_llm else model)
     command = output.split_words("--verify", verify) if verify is not None else None
-    if model is not None and not no_llm:
-        _check_model(model)
     with output.progress() as show:
         folder = _resolve(target, pid, source, show)
         incident = folder.read_incident()
@@ -73,12 +66,11 @@ def fix(
     done = Outcome(left_out=proposing.left_out(patches, chosen, accept))
     if dry_run:
         done.would = proposing.checked(chosen, root)
-        done.why_not = "" if chosen else proposing.why_none(patches, accept)
-    elif not chosen and (apply or branch):
+    if not chosen and (dry_run or apply or branch):
         done.why_not = proposing.why_none(patches, accept)
-    elif branch is not None:
+    elif branch is not None and not dry_run:
         done.branch, done.commit = branch, proposing.commit(folder, incident, chosen, root, branch)
-    elif apply:
+    elif apply and not dry_run:
         patches = proposing.apply(folder, patches, chosen, root)
         done.written = [patch for patch in patches if patch.id in {one.id for one in chosen}]
     if patch_out is not None:
@@ -104,11 +96,18 @@ class Outcome:
     """Patches that clash with one that is taken, in words."""
 
 
-def _check_model(name: str) -> None:
-    """A model named on the command line is there, or nothing is begun."""
-    from eroica.explain.model import resolve
+def _check(accept: str | None, model: str | None) -> None:
+    """What is named on the command line is there, or nothing is begun."""
+    if accept not in (None, "safe", "all"):
+        raise InputError(
+            f"--accept {accept} is unknown",
+            "expected safe or all",
+            next_step="eroica fix --accept safe --apply",
+        )
+    if model is not None:
+        from eroica.explain.model import resolve
 
-    resolve(name)
+        resolve(model)
 
 
 def undo(reference: IncidentArgument = None) -> int:

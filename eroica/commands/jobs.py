@@ -74,27 +74,8 @@ def run(
 
     Example: eroica run -- torchrun --nproc_per_node=8 train.py
     """
-    from eroica.errors import InputError
-
     command = context.args
-    if not command:
-        raise InputError(
-            "no command to run",
-            "expected one after --",
-            "eroica run -- torchrun --nproc_per_node=8 train.py",
-        )
-    if keep_traces is not None and not once:
-        raise InputError(
-            "--keep-traces needs --once",
-            "a watch to the job's end deletes each window once it is read",
-            "eroica run --once --keep-traces DIR -- CMD",
-        )
-    if nsys is not None and not once:
-        raise InputError(
-            "--nsys needs --once",
-            "a watch to the job's end takes profiler windows",
-            "eroica run --once --nsys DIR -- CMD",
-        )
+    _check(command, is_traced=keep_traces is not None, is_nsys=nsys is not None, once=once)
     if once and metrics_port is not None:
         output.note("no metrics with --once: there is one verdict, and then no job")
         metrics_port = None
@@ -103,6 +84,30 @@ def run(
         if once:
             return _run_once(command, after, keep_traces, telling, nsys, as_json=as_json)
         return _run_on(command, telling, as_json=as_json)
+
+
+def _check(command: list[str], *, is_traced: bool, is_nsys: bool, once: bool) -> None:
+    """Refuse what does not fit together before the job starts."""
+    from eroica.errors import InputError
+
+    if not command:
+        raise InputError(
+            "no command to run",
+            "expected one after --",
+            "eroica run -- torchrun --nproc_per_node=8 train.py",
+        )
+    if is_traced and not once:
+        raise InputError(
+            "--keep-traces needs --once",
+            "a watch to the job's end deletes each window once it is read",
+            "eroica run --once --keep-traces DIR -- CMD",
+        )
+    if is_nsys and not once:
+        raise InputError(
+            "--nsys needs --once",
+            "a watch to the job's end takes profiler windows",
+            "eroica run --once --nsys DIR -- CMD",
+        )
 
 
 def _prepare_hosts(share_dir: str | None) -> None:
