@@ -130,15 +130,16 @@ def test_what_a_rank_wrote_when_it_ended_stands_in_a_lasting_watchs_incident(loo
 
 
 def test_traces_that_came_too_late_are_taken_away_once_nothing_reads_them(loop, tmp_path):
-    late = tmp_path / "rank-00000.0.json"
-    late.write_text("{}")
-    loop.looks.windows.done.append(Window(0, 2, 0.0, 1.0, {0: late}))
+    late, last = tmp_path / "rank-00000.0.json", tmp_path / "rank-00000.1.json"
+    for number, path in enumerate((late, last)):
+        path.write_text("{}")
+        loop.looks.windows.done.append(Window(number, 2, 0.0, 1.0, {0: path}))
     loop.looks._baseline = Future()
     loop.looks.take_away_late_traces()
     assert late.exists()
     loop.looks._baseline.set_result([])
     loop.looks.take_away_late_traces()
-    assert not late.exists()
+    assert (late.exists(), last.exists()) == (False, True)
 
 
 def test_a_rank_that_ends_while_the_others_are_looked_at_is_told_as_ended(loop, monkeypatch):

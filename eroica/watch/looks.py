@@ -105,9 +105,12 @@ class CloseLooks:
         return self._baseline.result()
 
     def take_away_late_traces(self) -> None:
-        """A trace that came after its window was given up has no reader, and lies in memory."""
+        """A trace that came after its window was given up has no reader, and lies in memory.
+
+        The last window's may still be read, or written.
+        """
         if self._baseline is None or self._baseline.done():
-            for window in self.windows.done:
+            for window in self.windows.done[:-1]:
                 for path in window.paths.values():
                     path.unlink(missing_ok=True)
 
