@@ -12,7 +12,7 @@ from eroica.records import Patch, Rehearsal
 
 mcp = pytest.importorskip("mcp", reason="the MCP server is an extra: pip install 'eroica[mcp]'")
 
-from eroica.assistants.server import build  # noqa: E402
+from eroica.assistants.server import MAX_PROPOSALS, build  # noqa: E402
 
 
 @pytest.fixture
@@ -225,6 +225,38 @@ async def test_proposals_cannot_fill_the_disk(connect):
     async with connect() as client:
         result = await call(client, "propose_patch", incident="latest", patch="x" * 500_000)
         assert result.is_error and "too large" in result.content[0].text
+
+
+async def test_no_more_proposals_are_kept_than_a_person_reviews(connect):
+    folder = incidents.find(None)
+    async with connect() as client:
+        for number, is_kept in ((MAX_PROPOSALS - 1, True), (MAX_PROPOSALS, False)):
+            made = [
+                Patch(id=f"X{n}", cause="C1", source="assistant", label="review", title="",
+                      edits=(), diff="")
+                for n in range(number)
+            ]  # fmt: skip
+            folder.write_patches(made)
+            result = await call(client, "propose_patch", incident="latest", patch=GOOD)
+            assert result.is_error is not is_kept
+            assert len(folder.read_patches()) == number + is_kept
+
+
+async def test_prompts_show_no_source_outside_the_allowed_folders(project, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "train.py").write_text(SCRIPT.replace("def main():", "def main(outside=1):"))
+    folder = incidents.find(None)
+    record = folder.read_incident()
+    for root, is_shown in ((project, True), (outside, False)):
+        job = msgspec.structs.replace(record.job, source_root=str(root))
+        folder.write_incident(msgspec.structs.replace(record, job=job))
+        (project / "train.py").write_text(SCRIPT if is_shown else "x = 1\n")
+        async with mcp.Client(build([project])) as client:
+            for name in ("explain", "fix"):
+                text = str(await client.get_prompt(name, {"incident": "latest"}))
+                assert ("def save(" in text) is is_shown
+                assert "outside=1" not in text
 
 
 async def test_resources_and_prompts_are_offered(connect, project):

@@ -160,3 +160,16 @@ def test_the_newest_of_one_second_is_the_one_written_last(tmp_path, monkeypatch)
         folder.write_incident(incident())
         os.utime(folder.path / "incident.json", ns=(number, number))
     assert incidents.find(None, tmp_path).id == "20261129-031205-apple"
+
+
+def test_a_part_of_an_id_names_an_incident_only_where_it_fits_one(tmp_path):
+    made = [incidents.create(slug, tmp_path) for slug in ("barrier", "barrier-late", "loader")]
+    for folder in made:
+        folder.write_incident(incident(folder.id))
+    assert incidents.find("loader", tmp_path).id == made[2].id
+    assert incidents.find(made[0].id, tmp_path).id == made[0].id  # exact, though part of another
+    with pytest.raises(InputError, match="fits more than one incident"):
+        incidents.find("barrier", tmp_path)
+    with pytest.raises(InputError, match="is no incident"):
+        incidents.find("checkpoint", tmp_path)
+    assert incidents.find(None, tmp_path).id == made[2].id
