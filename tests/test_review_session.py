@@ -328,3 +328,12 @@ def test_proposals_for_two_versions_of_a_file_do_not_combine():
     assert review.accept_labels(("review",)) == 1
     with pytest.raises(ConflictError, match="P1"):
         review.accept(review.items[1])
+
+
+def test_lines_are_numbered_as_editors_do_also_behind_a_form_feed():
+    before = "a = 1\n\x0c\ndef f():\n    return '\u2028'\n"
+    after = before.replace("return", "yield")
+    (hunk,) = hunks_of("P1", "a.py", before, after)
+    shown = [(line.mark, line.number) for line in shown_lines(hunk, before)]
+    assert shown == [(" ", 1), (" ", 2), (" ", 3), ("-", 4), ("+", 4)]
+    assert combine(before, list(hunk.changes)) == after

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from eroica.fix.diff import lines_of
 from eroica.review.hunks import Hunk, combine
 
 
@@ -27,7 +28,7 @@ def edited(hunk: Hunk, before: str) -> list[str] | None:
                 text = file.read()
         except (OSError, ValueError):  # ValueError: a quote left open in $EDITOR
             return None
-    lines = with_ends_of(proposed or before.splitlines(keepends=True), text)
+    lines = with_ends_of(proposed or lines_of(before), text)
     return lines if status == 0 and lines != proposed else None
 
 
@@ -36,7 +37,7 @@ def with_ends_of(model: list[str], text: str) -> list[str]:
     is_crlf = bool(model) and all(line.endswith("\r\n") for line in model if line[-1:] == "\n")
     is_crlf = is_crlf and any(line.endswith("\n") for line in model)
     plain = text.replace("\r\n", "\n") if is_crlf else text
-    lines = plain.splitlines(keepends=True)
+    lines = lines_of(plain)
     if lines and (not model or model[-1].endswith("\n")):
         lines[-1] += "" if lines[-1].endswith("\n") else "\n"
     elif lines:
@@ -47,6 +48,6 @@ def with_ends_of(model: list[str], text: str) -> list[str]:
 def proposed_lines(hunk: Hunk, before: str) -> list[str]:
     """The lines from the hunk's first to its last change, as proposed."""
     first, last = hunk.changes[0].start, hunk.changes[-1].end
-    old = before.splitlines(keepends=True)
-    after = combine(before, list(hunk.changes)).splitlines(keepends=True)
+    old = lines_of(before)
+    after = lines_of(combine(before, list(hunk.changes)))
     return after[first : len(after) - (len(old) - last)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from eroica.fix.diff import lines_of
 from eroica.records import Patch
 
 CONTEXT = 3
@@ -55,7 +56,7 @@ class Line(NamedTuple):
 
 def hunks_of(patch: str, path: str, before: str, after: str) -> list[Hunk]:
     """Return the hunks that turn ``before`` into ``after``, in file order."""
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    old, new = lines_of(before), lines_of(after)
     matcher = difflib.SequenceMatcher(a=old, b=new, autojunk=False)
     groups = []
     for group in matcher.get_grouped_opcodes(CONTEXT):
@@ -83,7 +84,7 @@ def split(hunk: Hunk) -> list[Hunk]:
 
 def combine(before: str, changes: list[Change]) -> str:
     """Return the text with the changes made; they must not overlap (ValueError)."""
-    lines = before.splitlines(keepends=True)
+    lines = lines_of(before)
     ordered = sorted(changes, key=lambda change: (change.start, change.end))
     for first, second in pairwise(ordered):
         if first.overlaps(second):
@@ -95,7 +96,7 @@ def combine(before: str, changes: list[Change]) -> str:
 
 def shown_lines(hunk: Hunk, before: str, context: int | None = CONTEXT) -> list[Line]:
     """Return the hunk as lines of a diff, ``context`` lines around it; None: the whole file."""
-    old = before.splitlines()
+    old = [without_end(line) for line in lines_of(before)]
     context = len(old) if context is None else context
     first = max(0, hunk.changes[0].start - context)
     last = min(len(old), hunk.changes[-1].end + context)
@@ -106,9 +107,13 @@ def shown_lines(hunk: Hunk, before: str, context: int | None = CONTEXT) -> list[
         shown += [Line("-", n + 1, old[n]) for n in range(change.start, change.end)]
         start = change.start + shift
         shown += [
-            Line("+", start + n + 1, text.rstrip("\r\n")) for n, text in enumerate(change.lines)
+            Line("+", start + n + 1, without_end(text)) for n, text in enumerate(change.lines)
         ]
         shift += len(change.lines) - (change.end - change.start)
         position = change.end
     shown += [Line(" ", n + 1, old[n]) for n in range(position, last)]
     return shown
+
+
+def without_end(line: str) -> str:
+    return line.removesuffix("\n").removesuffix("\r")
