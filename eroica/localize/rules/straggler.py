@@ -2,8 +2,11 @@
 
 Victims wait, culprits work: the ranks that wait least while the others wait are slow, and what they
 do beyond their peers is the cause. Work that only they do (an evaluation, a dump, a save) is told
-apart from work that all do and they do slower; sending slowly from work done slowly.
+apart from work that all do and they do slower; sending slowly from work done slowly. Over 300
+lines: finding the ranks and saying what they do share the view's tables.
 """
+
+import ast
 
 import numpy as np
 
@@ -141,7 +144,7 @@ def _largest_group(view: JobView, found: Slowest) -> Group | None:
     members: dict[object, list[int]] = {}
     about: dict[object, tuple[Place | None, Place | None]] = {}
     for position, row in enumerate(view.rows):
-        key, entry, caller = _activity(row, spine)
+        key, entry, caller = _activity(view, row, spine)
         members.setdefault(key, []).append(position)
         if key not in about or (caller is not None and about[key][1] is None):
             about[key] = (entry, caller)
@@ -167,14 +170,16 @@ def _whole(view: JobView, slow: Bool, rest: Bool, found: Slowest) -> Group:
     return Group(mask, None, None, found.excess, mine, peers)
 
 
-def _activity(row: Row, spine: Spine) -> tuple[object, Place | None, Place | None]:
+def _activity(
+    view: JobView, row: Row, spine: Spine
+) -> tuple[object, Place | None, Place | None]:
     """Return what the row is part of: an entry off the spine, else a phase of training."""
     entry, caller = departure(row, spine)
     phase = next((z for f in reversed(row.frames) if (z := frame_zone(f)) in PHASES), None)
     if phase is None and row.zone in PHASES:
         phase = row.zone
     if phase is not None:
-        outer = _entry_outside_phase(row, spine)
+        outer = _entry_outside_phase(view, row, spine)
         if outer is not None:
             return (outer.file, outer.name), outer, caller
         hooked = phase == "backward" and entry is not None
@@ -190,17 +195,26 @@ def _activity(row: Row, spine: Spine) -> tuple[object, Place | None, Place | Non
 PHASES = ("forward", "backward", "optimizer", "loader", "loader_wait", "ddp")
 
 
-def _entry_outside_phase(row: Row, spine: Spine) -> Place | None:
-    """A project function off the spine that lies outside the phase: ``evaluate`` > loader."""
+def _entry_outside_phase(view: JobView, row: Row, spine: Spine) -> Place | None:
+    """A project function off the spine that lies outside the phase: ``evaluate`` > loader.
+
+    A generator that hands the loader's batches on is a part of loading.
+    """
     on_spine = set(spine.keys)
     mine = set(row.project)
     outermost: Place | None = None
     for frame in reversed(row.frames):
         if frame_zone(frame) in PHASES:
             return outermost
-        if frame in mine and (frame.file, frame.name) not in on_spine and outermost is None:
+        is_off = frame in mine and (frame.file, frame.name) not in on_spine
+        if is_off and outermost is None and not _is_generator(view, frame):
             outermost = frame
     return None
+
+
+def _is_generator(view: JobView, place: Place) -> bool:
+    info = view.project.enclosing(place.file, place.line)
+    return info is not None and any(isinstance(n, ast.Yield | ast.YieldFrom) for n in info.own_nodes)
 
 
 def _draft(view: JobView, found: Slowest, group: Group) -> Draft:
