@@ -22,6 +22,42 @@ class Part(Dataset):
         self.files = files[dist.get_rank() :: dist.get_world_size()]
 
 
+class Stream(IterableDataset):
+    def __iter__(self):
+        for line in self.lines:  # stream
+            yield line
+
+
+class Dealing(IterableDataset):
+    def __iter__(self):
+        for line in self.lines[get_worker_info().id :: get_worker_info().num_workers]:
+            yield line
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        while True:
+            for line in self.lines:
+                yield line
+
+
+class Guard(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args)  # operation
+        check(out)  # check
+        return out
+
+
+class Quantized(torch.Tensor):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*map(unpack, args))  # quantized
+
+
+def cycle(loader):
+    while True:
+        yield from loader  # cycle
+
+
 class Lengths(Sampler):
     def __iter__(self):
         return iter(by_length(self.data))
@@ -64,6 +100,7 @@ def main():
     parts = DataLoader(Part(), shuffle=True)  # parts
     for x in loader:
         loss = model(x)  # forward
+        x = next(cycled)  # next
         stage.first(x)  # stage
         loss.backward()  # backward
         optimizer.step()  # step
@@ -260,3 +297,54 @@ def test_buffers_that_every_rank_waits_for_before_each_forward(
     for cause in causes:
         assert cause.functions[0].line == program.lines["wrap"]
         assert cause.share == pytest.approx(100 / 280, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "workers", "is_cause"),
+    [
+        ("Stream", 3, True),
+        ("Stream", 1, False),
+        ("Dealing", 3, False),
+        ("Endless", 3, False),
+        ("Elsewhere", 3, False),
+    ],
+)
+def test_a_stream_that_no_worker_splits_is_read_as_often_as_there_are_workers(
+    program, dataset, workers, is_cause
+):
+    found = loader(
+        program,
+        dataset=dataset,
+        num_workers=workers,
+        sampler="_InfiniteConstantSampler",
+        dataset_len=None,
+    ).causes
+    assert [c.category for c in found] == ["sampler_misconfiguration"] * is_cause
+    for cause in found:
+        lines = [function.line for function in cause.functions]
+        assert lines == [program.lines["stream"], program.lines["loader"]]
+
+
+@pytest.mark.parametrize(
+    ("frame", "is_cause"),
+    [
+        ("Guard.__torch_dispatch__:check", True),
+        ("Guard.__torch_dispatch__:operation", False),
+        ("Quantized.__torch_dispatch__:quantized", False),
+    ],
+)
+def test_a_dispatch_mode_costs_what_it_does_beside_the_operation(program, frame, is_cause):
+    rows = [(90, 90, f"main:forward forward {frame}"), *TRAINING]
+    causes = diagnose(program, rows).causes
+    assert [c.category for c in causes] == ["debug_setting_left_on"] * is_cause
+    for cause in causes:
+        assert cause.functions[0].line == program.lines["check"]
+        assert cause.share == pytest.approx(90 / 270, abs=0.01)
+
+
+def test_a_slow_loader_behind_a_generator_is_slow_loading_whatever_its_class_is_called(program):
+    read = "main:next cycle:cycle loader fetch Clips.records:layers"
+    fast, slow = (ranks(program, [(count, count, read), *TRAINING])[0] for count in (2, 150))
+    fast["samples"] = samples(program, [(2, 2, read), (268, 20, TRAINING[0][2]), *TRAINING[1:]])
+    causes = localize_slow([], evidence=job(program, [fast, slow, fast])).causes
+    assert (causes[0].category, causes[0].ranks) == ("straggler_data_loading", (1,))

@@ -17,6 +17,7 @@ from eroica.localize.rules.draft import Draft
 from eroica.localize.rules.growth import growth
 from eroica.localize.rules.host import checkpoints, garbage_collection, polling
 from eroica.localize.rules.memory import memory_pressure
+from eroica.localize.rules.modes import dispatch_modes
 from eroica.localize.rules.nested import nested_loops
 from eroica.localize.rules.ports import bad_ports
 from eroica.localize.rules.resync import repeated_sync
@@ -32,6 +33,7 @@ Rule = Callable[[JobView], list[Draft]]
 RULES: tuple[Rule, ...] = (
     straggler,
     debug_settings,
+    dispatch_modes,
     oversubscription,
     recompilation,
     communication,

@@ -74,7 +74,7 @@ def _off(
         peers = [one[name] for one in others if name in one]
         if peers:
             usual = float(np.median([one.mean for one in peers]))
-            if use.mean < LOWER_LINK * usual:
+            if 0 <= use.mean < LOWER_LINK * usual:
                 text = f"{port} runs at {use.mean / 1e9:.0f} Gb/s, elsewhere at {usual / 1e9:.0f}"
                 return text, 1 - use.mean / usual
     for name, use in mine.items():

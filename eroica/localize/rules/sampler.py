@@ -31,6 +31,9 @@ def sampler(view: JobView) -> list[Draft]:
     drafts: list[Draft] = []
     for place, found in _by_place(view).items():
         values = [s.value for s in found if isinstance(s.value, dict)]
+        if values and (repeating := _repeating_stream(view, values[0])) is not None:
+            drafts.append(_repeated(view, place, values[0], repeating))
+            continue
         lengths = {v.get("dataset_len") for v in values}
         if len(found) < min(2, view.num_ranks) or len(lengths) != 1 or None in lengths:
             continue
@@ -46,6 +49,54 @@ def sampler(view: JobView) -> list[Draft]:
             continue
         drafts.append(_unsharded(view, place, values[0]))
     return drafts
+
+
+def _repeating_stream(view: JobView, value: dict[str, object]) -> Place | None:
+    """Where a streamed data set goes over finite data in each of several workers, split by none.
+
+    A stream without end, or of random numbers, has nothing to repeat.
+    """
+    workers = value.get("num_workers")
+    if not isinstance(workers, int) or workers < 2 or value.get("worker_init_fn"):
+        return None
+    for function in view.project.functions:
+        if function.name != "__iter__" or function.class_name != value.get("dataset"):
+            continue
+        node = function.module.classes.get(function.class_name or "")
+        if node is None or not any("Iterable" in ast.unparse(base) for base in node.bases):
+            continue
+        if "worker" in ast.unparse(node):
+            continue
+        if re.search(r"while (?:True|1)\b|rand|shuffle", ast.unparse(function.node)):
+            continue
+        loop = next((n for n in function.own_nodes if isinstance(n, ast.For)), None)
+        return function.place(loop.lineno) if loop is not None else None
+    return None
+
+
+def _repeated(view: JobView, place: Place, value: dict[str, object], stream: Place) -> Draft:
+    workers = value["num_workers"]
+    wasted = 1.0 - 1.0 / int(str(workers))
+    text = (
+        f"each of {workers} loader workers goes over all of a rank's data at {where(stream, view)}"
+    )
+    return Draft(
+        rule="sampler",
+        category="sampler_misconfiguration",
+        ranks="all",
+        places=(stream, place),
+        share=None,
+        rank_share=0.9 * wasted,
+        confidence=0.8,
+        summary=text,
+        why=[
+            text + ": the data set asks nobody which worker it is in.",
+            f"An epoch has {workers} times its samples, each of them {workers} times.",
+        ],
+        advice="Split what __iter__ goes over by torch.utils.data.get_worker_info().",
+        findings=[Finding(id="", kind="setting", text=text, details=dict(value))],
+        claims=0.0,
+    )
 
 
 def _is_whole(view: JobView, value: dict[str, object]) -> bool:

@@ -20,6 +20,7 @@ from eroica.localize.rules.draft import (
     with_setup,
 )
 from eroica.localize.rules.phase import find_spine
+from eroica.localize.rules.told import is_number
 from eroica.localize.rules.view import Bool, JobView
 from eroica.records import Finding, Place, Setting
 
@@ -154,10 +155,11 @@ def oversubscription(view: JobView) -> list[Draft]:
     cpus = view.value("cpu_affinity") or view.value("cpu_count")
     if isinstance(cpus, list | tuple):
         cpus = len(cpus)
-    if not found or not isinstance(cpus, int | float) or not cpus:
+    if not found or not is_number(cpus) or cpus <= 0:
         return []
-    threads = float(np.median([s.value for s in found if isinstance(s.value, int | float)] or [0]))
-    local = float(view.value("local_world_size") or view.world_size or 1)
+    threads = float(np.median([s.value for s in found if is_number(s.value)] or [0]))
+    told = view.value("local_world_size")
+    local = float(told if is_number(told) and told > 0 else view.world_size or 1)
     places = next((s.places for s in found if s.places), ())
     environment = view.value("env.OMP_NUM_THREADS")
     setup = places or _constant(view, "env.OMP_NUM_THREADS")

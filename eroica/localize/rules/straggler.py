@@ -170,9 +170,7 @@ def _whole(view: JobView, slow: Bool, rest: Bool, found: Slowest) -> Group:
     return Group(mask, None, None, found.excess, mine, peers)
 
 
-def _activity(
-    view: JobView, row: Row, spine: Spine
-) -> tuple[object, Place | None, Place | None]:
+def _activity(view: JobView, row: Row, spine: Spine) -> tuple[object, Place | None, Place | None]:
     """Return what the row is part of: an entry off the spine, else a phase of training."""
     entry, caller = departure(row, spine)
     phase = next((z for f in reversed(row.frames) if (z := frame_zone(f)) in PHASES), None)
@@ -214,7 +212,8 @@ def _entry_outside_phase(view: JobView, row: Row, spine: Spine) -> Place | None:
 
 def _is_generator(view: JobView, place: Place) -> bool:
     info = view.project.enclosing(place.file, place.line)
-    return info is not None and any(isinstance(n, ast.Yield | ast.YieldFrom) for n in info.own_nodes)
+    nodes = info.own_nodes if info is not None else ()
+    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes)
 
 
 def _draft(view: JobView, found: Slowest, group: Group) -> Draft:

@@ -59,20 +59,21 @@ def is_well_formed(setting: Setting) -> bool:
     if not required and not optional:
         return True
     value = setting.value
-    if not isinstance(value, dict) or not all(_is_number(value.get(name)) for name in required):
+    if not isinstance(value, dict) or not all(is_number(value.get(name)) for name in required):
         return False
-    if not all(value.get(name) is None or _is_number(value[name]) for name in optional):
+    if not all(value.get(name) is None or is_number(value[name]) for name in optional):
         return False
     if not all(isinstance(value.get(n), str | None) for n in _TEXTS.get(setting.key, ())):
         return False
     rows = value.get("by_function") or []
     return isinstance(rows, list) and all(
         isinstance(row, dict)
-        and all(row.get(n) is None or _is_number(row[n]) for n in ("count", "seconds"))
+        and all(row.get(n) is None or is_number(row[n]) for n in ("count", "seconds"))
         for row in rows
     )
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether a value is a finite number."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and math.isfinite(value)  # type: ignore[arg-type]

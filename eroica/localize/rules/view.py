@@ -370,7 +370,7 @@ class _Table:
         num_samples = max(1, num_samples - sum(s.count for s in outside.values()))
         self.weights[rank] = self.weights.get(rank, 0.0) + 1.0
         for stack in stacks:
-            if id(stack) in outside:
+            if id(stack) in outside or not stack.frames:
                 continue
             process = stack.process or ("" if stack.thread == main else f"thread {stack.thread}")
             row = self._row((stack.frames, process), stack.frames, "python", process, "")
