@@ -95,3 +95,18 @@ def test_a_sample_that_came_late_counts_for_the_time_it_waited():
     weights = [weight for (who, _), (weight, _) in found.items() if who[1] == "waits"]
     assert weights == [6.0]
     assert taker.num_samples == 2
+
+
+def test_a_profile_that_is_ended_does_not_rest_on():
+    taker = sampler.Sampler(SimpleNamespace(has_stacks=False))
+    taker._until = time.monotonic() + 30
+    ender = threading.Timer(0.2, taker.stop, (0.0,))
+    ender.start()
+    started = time.monotonic()
+    taker._rest(20.0)
+    assert 0.1 < time.monotonic() - started < 5
+    ender.join()
+    taker._until = time.monotonic() + 30
+    started = time.monotonic()
+    taker._rest(0.05)
+    assert 0.04 < time.monotonic() - started < 5

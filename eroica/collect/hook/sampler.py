@@ -18,6 +18,7 @@ from . import guard
 _MAX_S = 600.0
 _MAX_HZ = 100.0
 _MAX_COST = 0.02  # of the time: a process with many deep stacks is sampled more rarely
+_LONGEST_REST_S = 0.1
 _MAX_FRAMES = 200
 _MAX_THREADS = 64
 _MAX_STACKS = 20000
@@ -87,14 +88,24 @@ class Sampler:
         on_cpu: dict[int, int] = {}
         last = time.monotonic()
         while last < self._until:
-            start = time.monotonic()
+            start, used = time.monotonic(), time.thread_time()
             waited, last = start - last, start
             # A window that records stacks would record each call made here as well.
             if not self._windows.has_stacks:
                 self._add(found, on_cpu, waited, interval)
-            cost = time.monotonic() - start
-            time.sleep(max(interval - cost, cost / _MAX_COST))
+            # Waiting for the interpreter's lock costs the job nothing.
+            cost = time.thread_time() - used
+            self._rest(max(interval - (time.monotonic() - start), cost / _MAX_COST))
         return found
+
+    def _rest(self, seconds: float) -> None:
+        """Sleep, but not beyond the end of the profile: who ends it waits for its file."""
+        wake = time.monotonic() + seconds
+        while True:
+            left = min(wake, self._until) - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(left, _LONGEST_REST_S))
 
     def _add(
         self, found: dict[Any, list[float]], on_cpu: dict[int, int], waited: float, interval: float
