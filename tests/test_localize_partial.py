@@ -30,7 +30,16 @@ from eroica.localize.rules.told import is_well_formed
 from eroica.localize.rules.view import build_view
 from eroica.localize.rules.zones import frame_zone
 from eroica.localize.source import Project
-from eroica.records import Finding, FlightRecord, LogEvent, Place, Setting
+from eroica.records import (
+    CounterUse,
+    Finding,
+    FlightRecord,
+    HostEvidence,
+    LogEvent,
+    Place,
+    SampledStack,
+    Setting,
+)
 from tests.make_patterns import make_patterns
 from tests.make_slow import Program, flight, job, samples, setting, steps
 
@@ -224,6 +233,15 @@ def test_a_fact_of_another_form_is_left_out_with_a_warning(program, key, value):
 )
 def test_facts_as_the_hook_tells_them_are_kept(key, value):
     assert is_well_formed(Setting(key=key, value=value))
+
+
+@pytest.mark.parametrize("value", ["many", [3], {}, -1, float("nan")])
+@pytest.mark.parametrize("key", ["local_world_size", "cpu_count", "cpu_affinity", "num_threads"])
+def test_a_plain_fact_that_is_no_number_ends_no_diagnosis(program, key, value):
+    facts = {"num_threads": 64, "cpu_count": 4} | {key: value}
+    told = tuple(Setting(key=k, value=v) for k, v in facts.items())
+    ranks = [rank(program, settings=told)] * 2
+    assert diagnose(program, *ranks).symptom in ("healthy", "slow")
 
 
 def test_steps_without_duration_end_no_diagnosis(program):
@@ -485,3 +503,21 @@ def test_ranks_that_hold_one_model_together_read_the_same_part_by_right(program,
 def test_a_loader_of_odd_names_is_left_out(program):
     fact = Setting(key="dataloader", value={"sampler": ["RandomSampler"], "dataset_len": 3})
     assert not is_well_formed(fact)
+
+
+def test_stacks_without_frames_and_without_knowing_who_was_on_cpu_end_no_diagnosis(program):
+    """As py-spy gives them of a thread that is in no Python code."""
+    load = "main:next loader fetch main:forward"
+    one = samples(program, [(60, 0, load), (40, 0, BACK)])
+    empty = SampledStack(frames=(), count=50, thread="MainThread")
+    seen = msgspec.structs.replace(one, stacks=(*one.stacks, empty))
+    slow = msgspec.structs.replace(seen, stacks=(one.stacks[0], empty))
+    assert diagnose(program, {"samples": seen}, {"samples": slow}).symptom in ("slow", "healthy")
+
+
+def test_a_port_that_counts_nonsense_is_left_alone(program):
+    hosts = tuple(
+        HostEvidence(host=h, counters={"ib.m.link_bits_per_s": CounterUse(mean=m, low=m, high=m)})
+        for h, m in (("host0", -1.0), ("h1", 0.0))
+    )
+    assert diagnose(program, rank(program), rank(program), hosts=hosts).symptom == "healthy"

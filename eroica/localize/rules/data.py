@@ -46,11 +46,9 @@ def _inline(view: JobView) -> Draft | None:
     places = hottest(view, mask, view.share_FR.mean(axis=1))
     place = where(places[0] if places else None, view)
     text = f"all ranks make their data in the training process, at {place}"
-    busy = (
-        float(np.nanmedian(view.sum_seen(mask, view.busy_FR)))
-        if view.source == "samples"
-        else np.nan
-    )
+    told_R = view.sum_seen(mask, view.busy_FR) if view.source == "samples" else np.full(1, np.nan)
+    known_R = told_R[np.isfinite(told_R)]
+    busy = float(np.median(known_R)) if len(known_R) else np.nan
     waits = busy == busy and busy < IDLE_LOADING * share
     kind = "mostly waiting for reads" if waits else "mostly computing"
     return _draft(
