@@ -337,3 +337,10 @@ def test_the_gates_have_one_answer_each():
 def test_the_docs_page_is_the_one_the_fixers_make(request):
     made = (request.config.rootpath / "docs" / "fixers.md").read_text()
     assert made == page(), "run: python -m eroica.fix.docs > docs/fixers.md"
+
+
+@pytest.mark.parametrize("terms", [300, 800, 5000])
+def test_a_file_that_is_nested_too_deeply_is_left_alone(root, terms):
+    text = HELPERS + "\nTOTAL = " + " + ".join(["1"] * terms) + "\n"
+    (root / "job" / "helpers.py").write_text(text)
+    assert all(patch.gates for patch in propose(incident(), source_root=root))

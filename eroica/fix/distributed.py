@@ -1,6 +1,7 @@
 """What a file's text says of collectives, for the gate that reads many files: kept by text."""
 
 import ast
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,10 +33,18 @@ class Calls:
 _NO_CALLS = Calls({}, frozenset())
 
 
-def parsed(text: str) -> ast.Module | None:
-    try:
+def parse(text: str) -> ast.Module:
+    """As ``ast.parse``, without the warnings that a foreign file may deserve."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         return ast.parse(text.removeprefix("\ufeff"))
-    except (SyntaxError, ValueError, RecursionError):
+
+
+def parsed(text: str) -> ast.Module | None:
+    """Return the tree; None where the text does not parse."""
+    try:
+        return parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 

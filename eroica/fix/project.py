@@ -10,6 +10,7 @@ import libcst as cst
 
 from eroica.files import NOT_OURS, is_inside, read_plain
 from eroica.fix.context import Spot
+from eroica.fix.distributed import parse
 from eroica.fix.tree import Source
 from eroica.records import Cause, Finding, Place
 
@@ -71,11 +72,35 @@ class Tree:
         try:
             if not is_inside(file, self.root):
                 raise OSError("no plain file of the project")
-            self.sources[path] = Source(path, read_plain(file).decode("utf-8"))
-        except (OSError, ValueError, cst.ParserSyntaxError, RecursionError) as error:
-            log.warning("%s is left alone: %s", path, str(error).splitlines()[0])
+            text = read_plain(file).decode("utf-8")
+            parse(text)  # Python refuses at once what libcst takes half a minute to fail on
+            self.sources[path] = Source(path, text)
+        except (
+            OSError,
+            ValueError,
+            SyntaxError,
+            cst.ParserSyntaxError,
+            RecursionError,
+            MemoryError,
+        ) as error:
+            log.warning(
+                "%s is left alone: %s", path, (str(error) or type(error).__name__).splitlines()[0]
+            )
             self._failed.add(path)
         return self.sources.get(path)
+
+    def _with_lines(self, path: str) -> Source | None:
+        """As ``load``, and the file's lines are known: that takes a deeper look into the tree."""
+        source = self.load(path)
+        try:
+            if source is not None:
+                source.line(source.module)
+        except RecursionError as error:
+            log.warning("%s is left alone: %s", path, error)
+            self._failed.add(path)
+            del self.sources[path]
+            return None
+        return source
 
     def load_with_imports(self, paths: Iterable[str]) -> None:
         """Load files and, breadth first, the project's files that they import."""
@@ -133,7 +158,7 @@ class Tree:
         found: list[Spot] = []
         for place in places:
             path = locate(place.file, self.root) if place.file else None
-            source = self.load(path) if path else None
+            source = self._with_lines(path) if path else None
             if source is not None:
                 spot = make_spot(source, place.name, place.line)
                 if spot not in found:
