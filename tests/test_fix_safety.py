@@ -4,6 +4,8 @@ import pytest
 
 from eroica.fix.diff import file_edit
 from eroica.fix.gates import MAX_LINES, check
+from eroica.fix.matcher import NoMatch, apply_edits
+from eroica.fix.patches import Edit
 
 HEAD = """\
 import json
@@ -129,3 +131,18 @@ def test_names_that_every_project_has_lead_nowhere_by_themselves(name):
     ]
     found = next(g for g in check(edits, sources={"a.py": other}) if g.name == "collectives")
     assert found.passed
+
+
+DEEP = "x = " + " + ".join(["1"] * 9000) + "\n"
+
+
+def test_a_patch_that_is_nested_too_deeply_does_not_compile_and_nothing_breaks():
+    gates = {one.name: one for one in check([file_edit("a.py", "x = 1\n", DEEP)])}
+    assert not gates["compiles"].passed
+    assert gates["names"].passed and gates["collectives"].passed
+
+
+def test_a_function_of_an_answer_that_is_nested_too_deeply_has_no_place():
+    edit = Edit("a.py", "function", text=f"def f():\n    {DEEP}")
+    with pytest.raises(NoMatch, match="does not parse"):
+        apply_edits("def f():\n    pass\n", [edit])

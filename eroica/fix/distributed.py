@@ -33,6 +33,10 @@ class Calls:
 _NO_CALLS = Calls({}, frozenset())
 
 
+UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What Python raises for text that it cannot read: no code, a NUL, nested too deeply."""
+
+
 def parse(text: str) -> ast.Module:
     """As ``ast.parse``, without the warnings that a foreign file may deserve."""
     with warnings.catch_warnings():
@@ -44,7 +48,7 @@ def parsed(text: str) -> ast.Module | None:
     """Return the tree; None where the text does not parse."""
     try:
         return parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except UNREADABLE:
         return None
 
 

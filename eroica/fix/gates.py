@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from eroica.files import NOT_FOR_PATCHES
+from eroica.fix.distributed import UNREADABLE
 from eroica.fix.safety import one_sided
 from eroica.records import FileEdit, Gate
 
@@ -111,7 +112,7 @@ def _broken(edits: Sequence[FileEdit]) -> str:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 compile(edit.after.removeprefix("\ufeff"), edit.path, "exec", dont_inherit=True)
-        except (SyntaxError, ValueError) as error:
+        except UNREADABLE as error:
             return f"{edit.path} does not compile: {error}"
     return ""
 
@@ -122,7 +123,7 @@ def undefined_names(text: str) -> set[str]:
     try:
         tree = ast.parse(text)
         top = symtable.symtable(text, "module", "exec")
-    except (SyntaxError, ValueError):
+    except UNREADABLE:
         return set()
     if any(
         isinstance(n, ast.ImportFrom) and any(a.name == "*" for a in n.names)

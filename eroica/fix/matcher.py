@@ -12,6 +12,7 @@ import re
 import textwrap
 from collections.abc import Callable, Sequence
 
+from eroica.fix.distributed import UNREADABLE
 from eroica.fix.patches import Edit, Line
 
 MAX_SHRINK = 3  # outer context lines of a hunk that may be wrong
@@ -180,7 +181,7 @@ def _function(text: str, edit: Edit) -> str:
     try:
         made = ast.parse(new).body
         have = ast.parse(text.removeprefix("\ufeff"))
-    except SyntaxError as error:
+    except UNREADABLE as error:
         raise NoMatch(f"the function does not parse: {error}") from error
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     if len(made) != 1 or not isinstance(made[0], kinds):

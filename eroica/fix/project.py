@@ -10,7 +10,7 @@ import libcst as cst
 
 from eroica.files import NOT_OURS, is_inside, read_plain
 from eroica.fix.context import Spot
-from eroica.fix.distributed import parse
+from eroica.fix.distributed import UNREADABLE, parse
 from eroica.fix.tree import Source
 from eroica.records import Cause, Finding, Place
 
@@ -75,14 +75,7 @@ class Tree:
             text = read_plain(file).decode("utf-8")
             parse(text)  # Python refuses at once what libcst takes half a minute to fail on
             self.sources[path] = Source(path, text)
-        except (
-            OSError,
-            ValueError,
-            SyntaxError,
-            cst.ParserSyntaxError,
-            RecursionError,
-            MemoryError,
-        ) as error:
+        except (OSError, cst.ParserSyntaxError, *UNREADABLE) as error:
             log.warning(
                 "%s is left alone: %s", path, (str(error) or type(error).__name__).splitlines()[0]
             )
