@@ -164,3 +164,18 @@ def test_what_a_function_imports_counts_behind_that_line_only():
     assert (source.alias("time"), source.alias("time", first)) == (None, None)
     assert source.alias("time", last) == "clock"
     assert Edits(source).module("time", last) == "clock"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "import typing\nif typing.TYPE_CHECKING:\n    import torch.distributed as dist\n",
+        "class A:\n    import torch.distributed as dist\n",
+    ],
+)
+def test_an_import_that_the_running_file_has_not_is_made_again(head):
+    source = Source("a.py", f"{head}def run(x):\n    return x\n")
+    edits = Edits(source)
+    assert source.alias("torch.distributed") is None
+    assert edits.module("torch.distributed", source.functions_named("run")[0]) == "dist"
+    assert "\nimport torch.distributed as dist\n" in "\n" + edits.text()

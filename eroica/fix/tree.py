@@ -76,7 +76,7 @@ class Source:
             self._by_name.setdefault(function.name.value, []).append(function)
         lines = list(find_each(self.module, cst.Import, cst.ImportFrom))
         self.imports = dict(_imported(lines))
-        self.top_imports = dict(_imported(n for n in lines if self.function_of(n) is None))
+        self.top_imports = dict(_imported(n for n in lines if self._is_for_all(n)))
 
     def _indent(self, blocks: Iterable[cst.SimpleStatementSuite]) -> None:
         positions = dict(self._positions)  # of the text, before the tree departs from it
@@ -92,6 +92,14 @@ class Source:
         # A tree that was just parsed holds no node twice: nothing has to be copied.
         wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
         return wrapper.resolve(PositionProvider)
+
+    def _is_for_all(self, line: cst.CSTNode) -> bool:
+        """Whether the whole file has what a line imports, when it runs."""
+        return not any(
+            isinstance(above, cst.FunctionDef | cst.ClassDef)
+            or (isinstance(above, cst.If) and "TYPE_CHECKING" in code(above.test))
+            for above in self.ancestors(line)
+        )
 
     def import_lines(self, name: str) -> list[cst.CSTNode]:
         """Return the import lines that give a name its meaning."""
