@@ -46,6 +46,7 @@ def write(name: str, kernel: bytes) -> None:
     """Keep a kernel in the first folder that takes it; where none does, it is for this process."""
     for folder in _folders(is_to_write=True):
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             handle, scratch = tempfile.mkstemp(dir=folder, prefix=f".{name}", suffix=".part")
         except OSError:
             continue
@@ -61,11 +62,7 @@ def write(name: str, kernel: bytes) -> None:
 
 
 def _folders(*, is_to_write: bool) -> Iterator[Path]:
-    beside = Path(__file__).parent / "__pycache__"  # as trusted as the source there
-    if is_to_write:
-        with suppress(OSError):
-            beside.mkdir(exist_ok=True)
-    yield beside
+    yield Path(__file__).parent / "__pycache__"  # as trusted as the source there
     folders = [Path(tempfile.gettempdir()) / f"eroica-kernels-{os.getuid()}"]
     with suppress(RuntimeError):  # no home at all
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
