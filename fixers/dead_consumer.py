@@ -96,7 +96,6 @@ def fix(context: Context) -> FixerResult | None:
 
 def _consumes(loop: cst.For | cst.While) -> bool:
     return any(
-        isinstance(c.func, cst.Attribute)
-        and c.func.attr.value in ("get", "get_nowait", "recv", "popleft")
-        for c in find(loop, cst.Call)
+        node.attr.value in ("get", "get_nowait", "recv", "popleft")
+        for node in find(loop, cst.Attribute)  # also iter(q.get, None)
     )

@@ -221,12 +221,19 @@ def _switches(source: Source) -> list[cst.CSTNode]:
             key = code(call.args[0].value).strip("\"'")
             if _VARIABLES.fullmatch(key):
                 found.append(line)
-    for block in find(source.module, cst.With):
-        item = block.items[0].item
-        if len(block.items) == 1 and isinstance(item, cst.Call) and not _is_off(item):
-            if _CONTEXTS.fullmatch(source.full_name(item.func)):
-                found.append(block)
+    found += [
+        block
+        for block in find(source.module, cst.With)
+        if any(_turns_on(source, item) for item in block.items)
+    ]
     return found
+
+
+def _turns_on(source: Source, item: cst.WithItem) -> bool:
+    call = item.item
+    if not isinstance(call, cst.Call) or _is_off(call):
+        return False
+    return _CONTEXTS.fullmatch(source.full_name(call.func)) is not None
 
 
 def _is_off(call: cst.Call) -> bool:
@@ -236,7 +243,12 @@ def _is_off(call: cst.Call) -> bool:
 
 def _take_out(edit: Edits, node: cst.CSTNode) -> None:
     if isinstance(node, cst.With):
-        edit.unwrap(node)
+        kept = [item for item in node.items if not _turns_on(edit.source, item)]
+        if kept and len(node.items) > 1:  # others stay: with detect_anomaly(), autocast():
+            kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+            edit.replace(node, lambda block: block.with_changes(items=kept))
+        else:
+            edit.unwrap(node)
     else:
         edit.remove(node)
 

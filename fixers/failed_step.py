@@ -19,7 +19,7 @@ from eroica.fix.decisions import device_of, free
 from eroica.fix.edits import Edits
 from eroica.fix.facts import calls_here, collectives, definitions
 from eroica.fix.loops import step_loops
-from eroica.fix.tree import Loop, Source, body_of, code, find
+from eroica.fix.tree import Loop, Source, body_of, code, dotted, find
 
 CODE = "EXC002"
 ANSWERS = frozenset({"exception_swallowed", "polling_wait", "rank_exited", "blocked_io"})
@@ -167,16 +167,18 @@ def _guarded(
 ) -> FixerResult | None:
     body = list(body_of(loop))
     at = next((i for i, s in enumerate(body) if _moves_weights(s)), 0)
-    if at == 0 or any(collectives(source, s) for s in body[:at]):
+    # The end of the data is no failed step: what takes the next batch stays outside.
+    start = max((i + 1 for i, s in enumerate(body[:at]) if _takes_next(s)), default=0)
+    if at <= start or any(collectives(source, s) for s in body[start:at]):
         return None
-    if any(True for s in body[:at] for _ in find(s, cst.Try)):
+    if any(True for s in body[start:at] for _ in find(s, cst.Try)):
         return None
     edits = Edits(source)
     dist, torch = edits.module("torch.distributed", loop), edits.module("torch", loop)
     traceback = edits.module("traceback", loop)
     flag = free("worked", source.function_of(loop), source)
     device = device_of(context, source, cst.Name(flag))
-    work = [body[0].with_changes(leading_lines=()), *body[1:at]]
+    work = [body[start].with_changes(leading_lines=()), *body[start + 1 : at]]
     new = edits.statements(
         f"{flag} = {torch}.ones(1{device})\n"
         f"try:\n    __WORK__\nexcept Exception:\n    {flag}.zero_()\n"
@@ -184,8 +186,8 @@ def _guarded(
         f"{dist}.all_reduce({flag}, op={dist}.ReduceOp.MIN)\nif not {flag}.item():\n    continue\n",
         WORK=work,
     )
-    edits.replace(body[0], new)
-    for statement in body[1:at]:
+    edits.replace(body[start], new)
+    for statement in body[start + 1 : at]:
         edits.remove(statement)
     return context.result(
         edits,
@@ -194,6 +196,13 @@ def _guarded(
         behaviour="A step that fails on one rank is reported and skipped on all; one small "
         "all-reduce more per step.",
         score=0.85 * max(context.closeness(home, handler), 0.6),
+    )
+
+
+def _takes_next(statement: cst.CSTNode) -> bool:
+    return any(
+        dotted(call.func).rpartition(".")[2] in ("next", "__next__")
+        for call in find(statement, cst.Call)
     )
 
 

@@ -197,6 +197,9 @@ def _taken_by_with(context: Context) -> FixerResult | None:
             result = _by_identity(context, source, outer, None)
             if result is not None:
                 return result
+            first, second = (dotted(item.item).rpartition(".")[2] for item in outer.items)
+            if _are_locks(outer) and first != second and (second, first) in orders:
+                return _turned(context, source, outer)
         if not _is_lock(outer):
             continue
         for inner in find(outer.body, cst.With):
@@ -247,6 +250,26 @@ def _is_lock(node: cst.With) -> bool:
     return len(node.items) == 1 and _sounds_like_lock(_lock(node))
 
 
+def _are_locks(node: cst.With) -> bool:
+    return all(_sounds_like_lock(dotted(item.item)) for item in node.items)
+
+
+def _turned(context: Context, source: Source, outer: cst.With) -> FixerResult | None:
+    """``with a, b:`` -> ``with b, a:``."""
+    one, two = outer.items
+    edits = Edits(source)
+    items = [two.with_changes(comma=one.comma), one.with_changes(comma=two.comma)]
+    edits.replace(outer, lambda node: node.with_changes(items=items))
+    first, second = code(one.item), code(two.item)
+    return context.result(
+        edits,
+        why=f"{source.path}:{source.line(outer)} takes {first}, then {second}; other code holds "
+        f"{second} when it takes {first}.",
+        behaviour="Both locks are always taken in one order.",
+        score=0.95 * context.closeness(source, outer),
+    )
+
+
 def _sounds_like_lock(name: str) -> bool:
     last = name.rpartition(".")[2].lower()
     return any(word in last for word in ("lock", "mutex", "cond", "sem"))
@@ -261,6 +284,9 @@ def _orders(context: Context) -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     for source in context.files:
         for outer in find(source.module, cst.With):
+            if len(outer.items) == 2 and _are_locks(outer):
+                one, two = (dotted(item.item).rpartition(".")[2] for item in outer.items)
+                found.add((one, two))
             if not _is_lock(outer):
                 continue
             for node in walk(outer.body):

@@ -393,3 +393,72 @@ def build(ds):
     example = Example(before=text, category="sampler_misconfiguration")
     result = find_fixer("SMP002").fix(context_of(find_fixer("SMP002"), example))
     assert "set_epoch(epoch)" in result.behaviour
+
+
+def test_a_helper_stands_before_a_line_between_the_imports_that_calls_it():
+    text = """\
+import os
+os.environ.setdefault("OMP_NUM_THREADS", "64")  # <-- here
+import torch
+"""
+    made = patched("CPU001", text, "cpu_oversubscription")
+    assert made.index("def cores_per_rank") < made.index("os.environ.setdefault(")
+    assert made.index("import os") < made.index("def cores_per_rank")
+
+
+def test_locks_of_one_with_are_turned_where_other_code_nests_them_the_other_way():
+    text = """\
+def one():
+    with a_lock, b_lock:  # <-- here
+        work()
+
+def two():
+    with b_lock:
+        with a_lock:
+            work()
+"""
+    made = patched("THR001", text, "thread_lock_deadlock", "stuck")
+    assert "    with b_lock, a_lock:\n        work()\n" in made
+
+
+def test_the_end_of_the_data_is_no_step_that_failed():
+    text = """\
+def fit(model, opt, data):
+    while True:
+        x = next(data)
+        loss = model(x)
+        loss.backward()
+        opt.step()
+
+def main(model, opt, data):
+    try:
+        fit(model, opt, data)
+    except Exception:
+        wait()  # <-- here
+"""
+    made = patched("EXC002", HEAD + text, "exception_swallowed", "stuck")
+    assert "        x = next(data)\n        worked = torch.ones(1)\n        try:\n" in made
+
+
+def test_of_several_contexts_only_the_debug_switch_goes():
+    text = """\
+import torch
+
+def main():
+    with torch.autograd.detect_anomaly(), torch.autocast("cuda"):  # <-- here
+        run()
+"""
+    made = patched("DBG001", text, "debug_setting_left_on")
+    assert '    with torch.autocast("cuda"):\n        run()\n' in made
+
+
+def test_a_consumer_that_goes_through_iter_of_get_is_kept_alive():
+    text = """\
+def loop(self):
+    for item in iter(self.q.get, None):
+        try:
+            self.store(item)
+        except OSError:
+            break  # <-- here
+"""
+    assert '.exception("one item is lost")' in patched("THR003", text, "thread_lock_deadlock")

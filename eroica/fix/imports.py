@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from eroica.fix.tree import Source, dotted, walk
+from eroica.fix.tree import Source, dotted, names, walk
 
 
 def is_imported(source: Source, text: str) -> bool:
@@ -105,6 +105,9 @@ def _import_place(body: Sequence[cst.CSTNode], key: str) -> int:
 def with_helper(module: cst.Module, helper: Sequence[cst.BaseStatement]) -> cst.Module:
     body = list(module.body)
     at = max((i + 1 for i, s in enumerate(body) if _is_import(s)), default=_opening_end(body))
+    made = {s.name.value for s in helper if isinstance(s, cst.FunctionDef)}
+    # A line between the imports may call it already: os.environ is set before torch is imported.
+    at = next((i for i, s in enumerate(body[:at]) if made & names(s)), at)
     gap = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
     items = [helper[0].with_changes(leading_lines=gap), *helper[1:]]
     if at < len(body):
