@@ -212,7 +212,8 @@ def _fits(context: Context, source: Source, node: cst.If) -> bool:
         return False
     # A cause that names the very test has seen ranks part there; calls that the source does not
     # resolve (a model held by an attribute) may hide how.
-    is_told = context.is_near(source, node.test, 0)
+    is_end = isinstance(ends_early(node.body), cst.Break)
+    is_told = is_end and context.is_near(source, node.test, 0)
     if not source.loops(node) or not (is_told or works(context, source, function.body)):
         return False
     if ranked(source, node.test) or isinstance(source.parent(node), cst.If):

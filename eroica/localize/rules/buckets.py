@@ -15,7 +15,7 @@ from eroica.localize.rules.view import Bool, JobView
 from eroica.records import Finding, Place, Setting
 
 USUAL_CAP_MB = 25.0  # torch's own
-SMALL_CAP_MB = 1.0
+SMALL_CAP_MB = 1.0  # torch's own first bucket; a whole model of such buckets waits on latency
 MANY = 8.0  # reductions a step
 MIB = 2**20
 
