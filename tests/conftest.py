@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 
 import hypothesis
 import pytest
@@ -28,6 +29,13 @@ def pytest_runtest_setup(item):
 
 def pytest_addoption(parser):
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item):
+    for name in ("make_rank", "tests.make_rank"):
+        if name in sys.modules:
+            sys.modules[name].end_started()
 
 
 @pytest.fixture

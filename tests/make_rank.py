@@ -12,6 +12,9 @@ from eroica.collect.rings import RingReader, find_rings
 INJECT = Path(__file__).parents[1] / "eroica" / "collect" / "inject"
 
 
+started = []
+
+
 def run_rank(folder, code, *paths, python=sys.executable, **environment):
     """Run code as rank 3 of 4 with the hook injected; stdin stays open for a running rank."""
     given = {
@@ -23,7 +26,7 @@ def run_rank(folder, code, *paths, python=sys.executable, **environment):
         "EROICA_RUN": str(folder),
         **environment,
     }
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [python, "-c", textwrap.dedent(code)],
         env={k: v for k, v in given.items() if v is not None},
         stdin=subprocess.PIPE,
@@ -31,6 +34,17 @@ def run_rank(folder, code, *paths, python=sys.executable, **environment):
         stderr=subprocess.PIPE,
         text=True,
     )
+    started.append(process)
+    return process
+
+
+def end_started():
+    """End what a failed test left running."""
+    while started:
+        process = started.pop()
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 def finish(process):

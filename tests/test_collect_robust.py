@@ -255,7 +255,7 @@ def test_samples_from_inside_tell_work_from_waiting(tmp_path):
         def rest():
             while not done: time.sleep(0.01)
         done = []
-        threads = [threading.Thread(target=f, name=f.__name__) for f in (burn, rest)]
+        threads = [threading.Thread(target=f, name=f.__name__, daemon=True) for f in (burn, rest)]
         for thread in threads: thread.start()
         print("up", flush=True)
         input()
