@@ -387,8 +387,9 @@ class Rows(torch.utils.data.Dataset):
     def __getitem__(self, i): return torch.ones(4) * i
 def read(context):
     own = torch.Generator()  # else the loader draws from the one that the training draws from
+    workers = 2 if context == "fork" else 1  # each that is spawned imports torch
     loader = DataLoader(
-        Rows(), num_workers=2, multiprocessing_context=context, batch_size=4, generator=own
+        Rows(), num_workers=workers, multiprocessing_context=context, batch_size=4, generator=own
     )
     return sum(float(batch.sum()) for batch in loader)
 def each(i):
