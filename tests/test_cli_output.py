@@ -87,7 +87,7 @@ def test_a_commands_end_is_told_as_a_shell_tells_it(code, status):
 
 def test_a_failing_callback_does_not_end_the_watch(caplog):
     watch = Continuous.__new__(Continuous)
-    watch.num_incidents, watch._baseline = 0, None
+    watch.num_incidents, watch.looks = 0, SimpleNamespace(baseline=[])
     watch._position = lambda: 7
     watch.evidence = lambda *_: JobEvidence(ranks=(), world_size=1)
     watch.team = SimpleNamespace(
