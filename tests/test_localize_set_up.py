@@ -1,8 +1,12 @@
 """Set-ups that cost: DDP's buckets, loaders and who splits their data, hooks that measure."""
 
+from pathlib import Path
+
+import msgspec
 import pytest
 
 from eroica.localize import localize_slow
+from eroica.localize.source import Project
 from eroica.summarize import summarize_samples
 from tests.make_slow import FRAMES, Program, flight, job, samples, setting, steps
 
@@ -348,3 +352,27 @@ def test_a_slow_loader_behind_a_generator_is_slow_loading_whatever_its_class_is_
     fast["samples"] = samples(program, [(2, 2, read), (268, 20, TRAINING[0][2]), *TRAINING[1:]])
     causes = localize_slow([], evidence=job(program, [fast, slow, fast])).causes
     assert (causes[0].category, causes[0].ranks) == ("straggler_data_loading", (1,))
+
+
+def test_calls_at_impossible_times_are_left_out(program):
+    calls = [("all_reduce", "main:backward backward engine", 600)] * 3
+    one = ranks(program, TRAINING, calls=calls)[0]
+    entries = one["flight"].entries
+    odd = msgspec.structs.replace(entries[0], created_ns=10**30)
+    one["flight"] = msgspec.structs.replace(one["flight"], entries=(odd, *entries[1:]))
+    assert localize_slow([], evidence=job(program, [one, one])).symptom == "healthy"
+
+
+def test_folders_that_may_not_be_looked_into_are_left_out(program, monkeypatch):
+    (program.folder / "closed").mkdir()
+    (program.folder / "closed" / "a.py").write_text("x = 1\n")
+    exists = Path.exists
+
+    def refuse(path, **more):
+        if "closed" in path.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return exists(path, **more)
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    names = [module.path.name for module in Project(program.folder).modules]
+    assert names == ["train.py"]

@@ -62,6 +62,13 @@ def _in_lib(parts: tuple[str, ...]) -> bool:
     return False
 
 
+def _is_environment(folder: Path) -> bool:
+    try:
+        return any((folder / mark).exists() for mark in _ENVIRONMENTS)
+    except OSError:
+        return True  # it may not be looked into
+
+
 class Project:
     """The user's source below ``root``; ``root=None`` is a project nothing is known of."""
 
@@ -181,7 +188,7 @@ class Project:
                 for f in folders
                 if f not in SKIPPED_FOLDERS
                 and not f.startswith(".")
-                and not any((Path(folder) / f / mark).exists() for mark in _ENVIRONMENTS)
+                and not _is_environment(Path(folder) / f)
             )
             for name in sorted(files):
                 if name.endswith(".py") and is_inside(Path(folder) / name, self.root):

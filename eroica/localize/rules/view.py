@@ -39,6 +39,9 @@ COLLECTIVE_ZONES: tuple[Zone, ...] = ("collective", "object_collective", "barrie
 FEW_SAMPLES = 80  # below, a share of 20 % is known to +-13 % only
 
 
+LATEST_NS = 2**62  # the year 2116; what is later is no time, and no number of 64 bits for long
+
+
 @dataclass(frozen=True)
 class Row:
     """One distinct stack, innermost first, with what it means."""
@@ -104,7 +107,8 @@ class JobView:
         for rank, evidence in self.by_rank.items():
             record = evidence.flight
             if record is not None and record.entries and not record.only_active:
-                found[rank] = tuple(sorted(record.entries, key=lambda e: e.record_id))
+                timed = [e for e in record.entries if abs(e.created_ns or 0) < LATEST_NS]
+                found[rank] = tuple(sorted(timed, key=lambda e: e.record_id))
         return found
 
     @cached_property
