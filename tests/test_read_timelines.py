@@ -184,3 +184,13 @@ def test_flipped_files_end_in_a_timeline_or_an_input_error(tmp_path_factory, dat
             timeline.self_check()
     except InputError:
         return
+
+
+def test_a_damaged_name_of_an_operation_is_kept_as_far_as_it_can_be_read(tmp_path):
+    path = write_parquet(tmp_path / "trace-J.parquet")
+    raw = path.read_bytes()
+    name = read_op_timeline(path).ops[0].encode()
+    assert name in raw
+    path.write_bytes(raw.replace(name, b"\x80" + name[1:]))
+    damaged = "\N{REPLACEMENT CHARACTER}" + name[1:].decode()
+    assert damaged in read_op_timeline(path).ops

@@ -89,7 +89,9 @@ def _read_parquet(path: Path, sizes: dict[str, int]) -> OpTimeline:
         }
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise InputError(f"{path} is no op-level timeline", str(error), _NEXT) from error
-    ops = tuple(str(name) for name in op_column.dictionary.to_pylist())
+    # Parquet checks no encoding: a damaged name is kept as far as it can be read.
+    names = op_column.dictionary.cast(pa.binary()).to_pylist()
+    ops = tuple(name.decode(errors="replace") for name in names)
     op_id = op_column.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
     step = numbers["step"].astype(np.int64)
     start = np.rint(numbers["start_ts"] * 1e9).astype(np.int64)
