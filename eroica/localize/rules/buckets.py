@@ -10,7 +10,7 @@ from eroica import units
 from eroica.localize.rules.communication import SMALL_BYTES
 from eroica.localize.rules.draft import Draft, mean_over, percent, step_text, where
 from eroica.localize.rules.flights import merged_sites
-from eroica.localize.rules.phase import find_spine
+from eroica.localize.rules.phase import training_line
 from eroica.localize.rules.view import Bool, JobView
 from eroica.records import Finding, Place, Setting
 
@@ -37,7 +37,7 @@ def small_buckets(view: JobView) -> list[Draft]:
     if gain < view.parameters.common_share:
         return []
     place = next((s.places for s in found if _cap(s) == min(caps) and s.places), ())[:1]
-    return [_draft(view, rate, min(caps), gain, (*place, *_backward_line(view)))]
+    return [_draft(view, rate, min(caps), gain, (*place, *training_line(view)))]
 
 
 def _cap(setting: Setting) -> float | None:
@@ -47,14 +47,6 @@ def _cap(setting: Setting) -> float | None:
 
 def _backward(view: JobView) -> Bool:
     return np.array([row.zone in ("backward", "ddp") for row in view.rows], dtype=bool)
-
-
-def _backward_line(view: JobView) -> tuple[Place, ...]:
-    spine = find_spine(view)
-    line = spine.lines.get(spine.innermost) if spine.innermost else None
-    if spine.innermost is None or not line:
-        return ()
-    return (Place(name=spine.innermost[1], file=spine.innermost[0], line=int(line)),)
 
 
 def _draft(view: JobView, rate: float, cap: float, gain: float, places: tuple[Place, ...]) -> Draft:

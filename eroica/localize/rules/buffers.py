@@ -11,7 +11,7 @@ import numpy as np
 from eroica import units
 from eroica.localize.rules.draft import Draft, pattern_finding, percent, step_text, where
 from eroica.localize.rules.flights import merged_sites
-from eroica.localize.rules.phase import find_spine
+from eroica.localize.rules.phase import training_line
 from eroica.localize.rules.view import Bool, JobView
 from eroica.localize.rules.zones import has, short
 from eroica.records import Place
@@ -34,7 +34,7 @@ def buffer_broadcast(view: JobView) -> list[Draft]:
         for n in site.num_bytes
     ]
     setup = next((s.places for s in view.values("ddp") if s.places), ())[:1]
-    places = (*setup, *(p for p in _forward_line(view) if p not in setup))
+    places = (*setup, *(p for p in training_line(view, is_forward=True) if p not in setup))
     return [_draft(view, mask, gain, max(sizes, default=0), places)] if places else []
 
 
@@ -49,14 +49,6 @@ def _mask(view: JobView) -> Bool:
         ],
         dtype=bool,
     )
-
-
-def _forward_line(view: JobView) -> tuple[Place, ...]:
-    spine = find_spine(view)
-    line = spine.forward_lines.get(spine.innermost) if spine.innermost else None
-    if spine.innermost is None or not line:
-        return ()
-    return (Place(name=spine.innermost[1], file=spine.innermost[0], line=int(line)),)
 
 
 def _draft(

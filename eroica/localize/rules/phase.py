@@ -96,6 +96,16 @@ def _weighted(lines: dict[Key, list[tuple[float, float]]]) -> dict[Key, float]:
     return {key: max(pairs, key=lambda p: p[1])[0] for key, pairs in lines.items()}
 
 
+def training_line(view: JobView, *, is_forward: bool = False) -> tuple[Place, ...]:
+    """Return the line of the loop that calls backward (the model); empty where none was seen."""
+    spine = find_spine(view)
+    lines = spine.forward_lines if is_forward else spine.lines
+    if spine.innermost is None or not lines.get(spine.innermost):
+        return ()
+    file, name = spine.innermost
+    return (Place(name=name, file=file, line=int(lines[spine.innermost])),)
+
+
 def departure(row: Row, spine: Spine) -> tuple[Place | None, Place | None]:
     """Return (entry, caller): the outermost project function off the spine, and where on the
     spine it was called. (None, place) is work in the spine's own body."""
