@@ -16,6 +16,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
+from eroica.fix.facts import wrapping_calls
 from eroica.fix.tree import argument, find
 
 CODE = "DDP006"
@@ -73,8 +74,7 @@ def fix(context: Context) -> FixerResult | None:
     if not any(_registers(call) for s in context.files for call in find(s.module, cst.Call)):
         return None
     for source in context.files:
-        calls = source.calls(source.module, r"(?:[\w.]+\.)?(?:DistributedDataParallel|DDP)")
-        for call in calls:
+        for call in wrapping_calls(source):
             if argument(call, "broadcast_buffers") is not None:
                 continue
             edits = Edits(source)

@@ -15,6 +15,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
+from eroica.fix.facts import wrapping_calls
 from eroica.fix.tree import Source, argument
 
 CODE = "DDP005"
@@ -82,7 +83,7 @@ _SMALL_MB = 1.0
 def fix(context: Context) -> FixerResult | None:
     """Drop the argument; None where it is usual, or its value cannot be told."""
     for source in context.files:
-        for call in source.calls(source.module, r"(?:[\w.]+\.)?(?:DistributedDataParallel|DDP)"):
+        for call in wrapping_calls(source):
             cap = argument(call, "bucket_cap_mb")
             size = _number(source, cap.value) if cap is not None else None
             if size is None or size >= _SMALL_MB:

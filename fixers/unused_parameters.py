@@ -17,7 +17,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import ends_early, wrapped_models
+from eroica.fix.facts import ends_early, wrapping_calls
 from eroica.fix.tree import Source, argument, code, find
 
 CODE = "DDP001"
@@ -79,7 +79,7 @@ def fix(context: Context) -> FixerResult | None:
     if branch is None:
         return None
     for source in context.files:
-        for call in wrapped_models(source).values():
+        for call in wrapping_calls(source):
             flag = argument(call, "find_unused_parameters")
             if flag is not None and code(flag.value) == "True":
                 continue

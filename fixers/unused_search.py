@@ -16,7 +16,7 @@ import libcst as cst
 
 from eroica.fix.context import Context, Example, FixerResult
 from eroica.fix.edits import Edits
-from eroica.fix.facts import wrapped_models
+from eroica.fix.facts import wrapping_calls
 from eroica.fix.tree import argument, code, find
 
 CODE = "DDP003"
@@ -38,6 +38,21 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 def build(net):
     model = DDP(net)
     return model
+""",
+    ),
+    Example(
+        category="redundant_gradient_sync",
+        before="""\
+import torch
+
+def build(net):
+    return torch.nn.parallel.DistributedDataParallel(net, find_unused_parameters=True)  # <-- here
+""",
+        after="""\
+import torch
+
+def build(net):
+    return torch.nn.parallel.DistributedDataParallel(net)
 """,
     ),
 )
@@ -69,7 +84,7 @@ def fix(context: Context) -> FixerResult | None:
         for call in find(node.body, cst.Call)
     )
     for source in context.files:
-        for call in wrapped_models(source).values():
+        for call in wrapping_calls(source):
             flag = argument(call, "find_unused_parameters")
             if flag is None or code(flag.value) != "True" or branches:
                 continue

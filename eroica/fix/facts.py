@@ -219,11 +219,16 @@ def backward_call(node: cst.CSTNode) -> cst.Call | None:
     return None
 
 
+def wrapping_calls(source: Source) -> list[cst.Call]:
+    """Return the constructors of DistributedDataParallel, whether or not a name is bound."""
+    return source.calls(source.module, r"(?:[\w.]+\.)?(?:DistributedDataParallel|DDP)")
+
+
 def wrapped_models(source: Source) -> dict[str, cst.Call]:
     """Return the names bound to DistributedDataParallel and the constructor of each."""
+    wrapping = {id(call) for call in wrapping_calls(source)}
     return {
         target: value
         for target, value, _ in source.assignments()
-        if isinstance(value, cst.Call)
-        and source.full_name(value.func).rpartition(".")[2] in ("DistributedDataParallel", "DDP")
+        if isinstance(value, cst.Call) and id(value) in wrapping
     }

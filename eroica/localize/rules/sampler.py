@@ -80,22 +80,17 @@ def _repeated(view: JobView, place: Place, value: dict[str, object], stream: Pla
     text = (
         f"each of {workers} loader workers goes over all of a rank's data at {where(stream, view)}"
     )
-    return Draft(
-        rule="sampler",
-        category="sampler_misconfiguration",
-        ranks="all",
-        places=(stream, place),
-        share=None,
-        rank_share=0.9 * wasted,
+    return _wasteful(
+        (stream, place),
+        text,
+        value,
+        wasted=wasted,
         confidence=0.8,
-        summary=text,
         why=[
             text + ": the data set asks nobody which worker it is in.",
             f"An epoch has {workers} times its samples, each of them {workers} times.",
         ],
         advice="Split what __iter__ goes over by torch.utils.data.get_worker_info().",
-        findings=[Finding(id="", kind="setting", text=text, details=dict(value))],
-        claims=0.0,
     )
 
 
@@ -196,21 +191,43 @@ def _unsharded(view: JobView, place: Place, value: dict[str, object]) -> Draft:
         f"the loader at {where(place, view)} has a {value.get('sampler')}: each of "
         f"{view.world_size} ranks reads all {value.get('dataset_len')} samples"
     )
-    return Draft(
-        rule="sampler",
-        category="sampler_misconfiguration",
-        ranks="all",
-        places=(place, *([loop] if loop else [])),
-        share=None,
-        rank_share=0.9 * wasted,
+    return _wasteful(
+        (place, *([loop] if loop else [])),
+        text,
+        value,
+        wasted=wasted,
         confidence=0.85,
-        summary=text,
         why=[
             text + ".",
             f"An epoch takes {view.world_size} times the steps it needs; step time is normal.",
             "Nothing in the loader's arguments depends on the rank.",
         ],
         advice="Give the loader a DistributedSampler and call its set_epoch each epoch.",
+    )
+
+
+def _wasteful(
+    places: tuple[Place, ...],
+    text: str,
+    value: dict[str, object],
+    *,
+    wasted: float,
+    confidence: float,
+    why: list[str],
+    advice: str,
+) -> Draft:
+    """A cause that no step shows: ``wasted`` of the steps need not be made at all."""
+    return Draft(
+        rule="sampler",
+        category="sampler_misconfiguration",
+        ranks="all",
+        places=places,
+        share=None,
+        rank_share=0.9 * wasted,
+        confidence=confidence,
+        summary=text,
+        why=why,
+        advice=advice,
         findings=[Finding(id="", kind="setting", text=text, details=dict(value))],
         claims=0.0,
     )
